@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job.json: who a job is. */
+#include <string.h>
+
+#include "scheduler/control/files.h"
+
+static const char *kind_choice(int i)
+{
+    static const char *const names[SL_DEVICE_N_KINDS] = {"cpu"};
+
+    return names[i];
+}
+
+static sl_status_t read_device(json_t *object, sl_control_device_t *device)
+{
+    static const char *const keys[] = {
+        "name",    "kind", "capacity_bytes", "wanted_bytes", "cores",
+        "threads", NULL};
+    const sl_fields_t fields = {"job.json: a device", object};
+    uint64_t n_cores = 0, n_threads = 0;
+    int kind = 0;
+    sl_status_t status;
+
+    if (!json_is_object(object)) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out, "%s: it is not an object",
+                  fields.what);
+    }
+    SL_TRY(status, sl_fields_check(fields, keys), out);
+    SL_TRY(status,
+           sl_fields_text(fields, "name", SL_FIELD_REQUIRED,
+                          SL_CONTROL_DEVICE_EXTRA, device->name,
+                          sizeof(device->name)),
+           out);
+    SL_TRY(status,
+           sl_fields_choice(fields, "kind", SL_FIELD_REQUIRED, kind_choice,
+                            SL_DEVICE_N_KINDS, &kind),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "capacity_bytes", SL_FIELD_REQUIRED, 0,
+                         SL_CONTROL_MAX_SEQUENCE, &device->capacity_bytes),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "wanted_bytes", SL_FIELD_REQUIRED, 0,
+                         SL_CONTROL_MAX_SEQUENCE, &device->wanted_bytes),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "cores", SL_FIELD_REQUIRED, 0, INT32_MAX,
+                         &n_cores),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "threads", SL_FIELD_REQUIRED, 0, INT32_MAX,
+                         &n_threads),
+           out);
+    device->kind = (sl_device_kind_t)kind;
+    device->n_cores = (int)n_cores;
+    device->n_threads = (int)n_threads;
+out:
+    return status;
+}
+
+static sl_status_t read_devices(sl_fields_t fields, sl_control_job_t *job)
+{
+    json_t *array = NULL;
+    sl_status_t status;
+    size_t i;
+
+    SL_TRY(status,
+           sl_fields_array(fields, "devices", SL_CONTROL_MAX_DEVICES, &array),
+           out);
+    for (i = 0; i < json_array_size(array); i++) {
+        SL_TRY(status, read_device(json_array_get(array, i), &job->devices[i]),
+               out);
+        job->n_devices++;
+    }
+out:
+    return status;
+}
+
+static sl_status_t read_job(sl_fields_t fields, sl_control_job_t *job)
+{
+    static const char *const keys[] = {"schema",      "name",  "pid",
+                                       "start_ticks", "class", "created_ns",
+                                       "devices",     NULL};
+    uint64_t pid = 0;
+    int job_class = 0;
+    sl_status_t status;
+
+    SL_TRY(status, sl_fields_schema(fields), out);
+    SL_TRY(status, sl_fields_check(fields, keys), out);
+    SL_TRY(status,
+           sl_fields_text(fields, "name", SL_FIELD_REQUIRED,
+                          SL_CONTROL_TOKEN_EXTRA, job->name, sizeof(job->name)),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "pid", SL_FIELD_REQUIRED, 1, INT32_MAX, &pid),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "start_ticks", SL_FIELD_REQUIRED, 0,
+                         SL_CONTROL_MAX_SEQUENCE, &job->start_ticks),
+           out);
+    SL_TRY(status,
+           sl_fields_choice(fields, "class", SL_FIELD_REQUIRED,
+                            sl_job_class_choice, SL_JOB_N_CLASSES, &job_class),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "created_ns", SL_FIELD_REQUIRED, 0,
+                         SL_CONTROL_MAX_SEQUENCE, &job->created_ns),
+           out);
+    job->pid = (int64_t)pid;
+    job->job_class = (sl_job_class_t)job_class;
+    status = read_devices(fields, job);
+out:
+    return status;
+}
+
+sl_status_t sl_control_job_parse(const char *text, size_t n_bytes,
+                                 sl_control_job_t *job_p)
+{
+    sl_control_job_t job;
+    sl_fields_t fields = {"job.json", NULL};
+    json_t *root = NULL;
+    sl_status_t status;
+
+    memset(&job, 0, sizeof(job));
+    SL_TRY(status, sl_fields_load(fields.what, text, n_bytes, &root), out);
+    fields.object = root;
+    SL_TRY(status, read_job(fields, &job), out);
+    *job_p = job;
+out:
+    json_decref(root);
+    return status;
+}
+
+static json_t *device_to_json(const sl_control_device_t *device)
+{
+    json_t *object = json_object();
+    int bad;
+
+    bad = json_object_set_new(object, "name", json_string(device->name));
+    bad |= json_object_set_new(object, "kind",
+                               json_string(kind_choice((int)device->kind)));
+    bad |= json_object_set_new(object, "capacity_bytes",
+                               sl_json_u64(device->capacity_bytes));
+    bad |= json_object_set_new(object, "wanted_bytes",
+                               sl_json_u64(device->wanted_bytes));
+    bad |= json_object_set_new(object, "cores", json_integer(device->n_cores));
+    bad |=
+        json_object_set_new(object, "threads", json_integer(device->n_threads));
+    if (bad != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    return object;
+}
+
+sl_status_t sl_control_job_format(const sl_control_job_t *job, char **text_p)
+{
+    json_t *root = json_object();
+    json_t *devices = json_array();
+    int bad, d;
+
+    bad = json_object_set_new(root, "schema", json_integer(SL_CONTROL_SCHEMA));
+    bad |= json_object_set_new(root, "name", json_string(job->name));
+    bad |= json_object_set_new(root, "pid", json_integer(job->pid));
+    bad |=
+        json_object_set_new(root, "start_ticks", sl_json_u64(job->start_ticks));
+    bad |= json_object_set_new(root, "class",
+                               json_string(sl_job_class_name(job->job_class)));
+    bad |=
+        json_object_set_new(root, "created_ns", sl_json_u64(job->created_ns));
+    for (d = 0; d < job->n_devices; d++) {
+        bad |= json_array_append_new(devices, device_to_json(&job->devices[d]));
+    }
+    bad |= json_object_set_new(root, "devices", devices);
+    if (bad != 0) {
+        json_decref(root);
+        root = NULL;
+    }
+    return sl_fields_dump("job.json", root, text_p);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file op_manager_internal.h
+ * The inside of the op manager, private to scheduler/: op_manager.c runs the
+ * ring, op_gate.c decides when an op may start, op_stats.c reads.
+ */
+#ifndef SL_SCHEDULER_OP_MANAGER_INTERNAL_H
+#define SL_SCHEDULER_OP_MANAGER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#include "scheduler/op_names.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/share.h"
+
+enum {
+    SL_LINE_BYTES = 64,
+    SL_OP_NAME_BYTES = 64,
+    SL_OP_DETAIL_BYTES = 1024
+};
+
+typedef struct sl_op_slot {
+    alignas(SL_LINE_BYTES) unsigned char args[SL_OP_ARGS_BYTES];
+    sl_op_fn fn;
+    sl_op_span_t *span;
+    double cost_us;
+    uint32_t name_id;
+} sl_op_slot_t;
+
+struct sl_op_manager {
+    pthread_mutex_t *lock; /* &lock_storage: queries of a const one lock too */
+    pthread_mutex_t lock_storage;
+    pthread_cond_t work;     /* the device's thread sleeps here */
+    pthread_cond_t progress; /* waiters and blocked submitters sleep here */
+    pthread_cond_t gate;     /* told when share, failure or life change */
+    pthread_t thread;
+    sl_op_slot_t *ring; /* slot i % n_slots; the submitter's until published */
+    uint64_t n_slots;
+    sl_op_names_t *names;
+    char name[SL_OP_NAME_BYTES];
+    int n_threads;
+    int n_procs; /* of this process; asking each time is a system call */
+    int *cores;
+    int n_cores;
+    uint64_t created_ns;
+    int start_error;                 /* guarded by lock, errno of the start */
+    int is_started;                  /* guarded by lock */
+    int is_stopping;                 /* guarded by lock */
+    int is_asleep;                   /* guarded by lock */
+    char detail[SL_OP_DETAIL_BYTES]; /* of the failure; guarded by lock */
+    sl_op_watch_t *watches;          /* guarded by lock */
+    sl_share_t share;                /* guarded by lock */
+
+    /* written under lock by submitters, read by the device's thread */
+    alignas(SL_LINE_BYTES) _Atomic uint64_t n_submitted;
+    _Atomic uint64_t wake_at; /* least n_done a sleeper waits for */
+
+    /* written by the device's thread; n_done counts skipped ops too */
+    alignas(SL_LINE_BYTES) _Atomic uint64_t n_done;
+    _Atomic uint64_t n_run;
+    _Atomic uint64_t n_skipped;
+    _Atomic uint64_t charged_ns;
+    _Atomic uint64_t busy;      /* a meter, see below */
+    _Atomic uint64_t throttled; /* a meter */
+    uint64_t cpu_ns;            /* the device's thread's alone: its CPU time at
+                                   the end of the op just run; 0 = not known */
+    _Atomic int failure;        /* sl_status_t; written under lock */
+    _Atomic int is_gated;       /* share below 100; written under lock */
+};
+
+/* One writer: no locked instruction needed. */
+static inline void sl_counter_add(_Atomic uint64_t *counter, uint64_t value)
+{
+    atomic_store_explicit(
+        counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
+        memory_order_relaxed);
+}
+
+/* ---- meters ----
+ *
+ * A stopwatch in one word, so that a reader sees the running interval too:
+ * the total while it stands; while it runs, a mark and the instant at which
+ * a total of 0 would have started. One writer. */
+
+#define SL_METER_RUNS (UINT64_C(1) << 63)
+#define SL_METER_BITS (SL_METER_RUNS - 1)
+
+static inline void sl_meter_start(_Atomic uint64_t *meter, uint64_t now_ns)
+{
+    const uint64_t total_ns = atomic_load_explicit(meter, memory_order_relaxed);
+
+    atomic_store_explicit(meter,
+                          ((now_ns - total_ns) & SL_METER_BITS) | SL_METER_RUNS,
+                          memory_order_relaxed);
+}
+
+static inline void sl_meter_stop(_Atomic uint64_t *meter, uint64_t now_ns)
+{
+    const uint64_t mark = atomic_load_explicit(meter, memory_order_relaxed);
+
+    atomic_store_explicit(meter, (now_ns - mark) & SL_METER_BITS,
+                          memory_order_relaxed);
+}
+
+static inline uint64_t sl_meter_total(uint64_t value, uint64_t now_ns)
+{
+    return (value & SL_METER_RUNS) != 0 ? (now_ns - value) & SL_METER_BITS
+                                        : value;
+}
+
+/* ---- the gate (op_gate.c), for the device's thread ---- */
+
+/** Wait until the share lets this op start. @return 0 when the manager was
+ *  canceled meanwhile: the op is to be skipped */
+int sl_op_gate_enter(sl_op_manager_t *manager, const sl_op_slot_t *slot);
+
+/** The op that entered has run. @return device time it is charged */
+uint64_t sl_op_gate_leave(sl_op_manager_t *manager, uint64_t busy_ns,
+                          uint64_t now_ns);
+
+/** Publish a failure whose text is in `detail` and tell the watches; the
+ *  calling thread's last error is that text afterwards. Lock held. */
+void sl_op_manager_fail_locked(sl_op_manager_t *manager, sl_status_t status);
+
+#endif /* SL_SCHEDULER_OP_MANAGER_INTERNAL_H */

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file scheduler.h
+ * Devices and the op manager of each (AntMan's GpuOpManager, section 4.2).
+ *
+ * Every kernel and every copy on a device is an op submitted to the device's
+ * op manager: one thread that runs the ops of a bounded ring in order. So a
+ * later op may use what an earlier one wrote without any wait, and a block of
+ * memory may be released as soon as its last op is submitted. An op never
+ * waits for another device: waiting belongs to whoever submits.
+ *
+ * The manager is also a gate: it lets ops start at such times that they take
+ * no more than the device's share of this process (docs/share.md).
+ *
+ * Thread safety: every function may be called from any thread, except inside
+ * an op, where only sl_op_* queries are allowed.
+ */
+#ifndef SL_SCHEDULER_SCHEDULER_H
+#define SL_SCHEDULER_SCHEDULER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "memory/memory.h"
+
+SL_BEGIN_DECLS
+
+enum {
+    SL_OP_ARGS_BYTES = 320,
+    SL_OP_MAX_NAMES = 4096 /**< distinct op names per manager */
+};
+
+typedef struct sl_op_manager sl_op_manager_t; /* opaque */
+typedef struct sl_op sl_op_t;
+
+/** First start and last end of the ops that point to it. Written by the
+ *  device's thread; read it after a wait for the last of those ops. */
+typedef struct sl_op_span {
+    uint64_t start_ns; /**< sl_clock_ns(); 0 = no op has started */
+    uint64_t end_ns;
+    uint64_t busy_ns; /**< sum over the ops */
+} sl_op_span_t;
+
+/**
+ * An op's kernel, on the device's thread. `args` is the op's copy of its
+ * arguments; `stream` is the device's execution context (unused on CPU).
+ * On failure call SL_FAIL and return the code: the manager then skips all
+ * later ops and gives the failure to whoever waits.
+ */
+typedef sl_status_t (*sl_op_fn)(const void *args, void *stream);
+
+/** An op: copied into the ring, so it may live on the caller's stack. */
+struct sl_op {
+    sl_op_fn fn;
+    uint32_t name_id;    /**< from sl_op_manager_name(); 0 = "other" */
+    uint32_t args_bytes; /**< of `args`, at most SL_OP_ARGS_BYTES */
+    double cost_us;      /**< estimate of device time; 0 = unknown: the
+                              recent mean of its name is taken */
+    sl_op_span_t *span;  /**< borrowed until the op has run; NULL = none */
+    const void *args;    /**< borrowed for the call of submit, then copied */
+};
+
+typedef struct sl_op_manager_params {
+    const char *name; /**< copied; for messages, thread name */
+    int n_threads;    /**< kernel threads of the device, >= 1 */
+    const int *cores; /**< cores to bind to, as the system numbers them;
+                           NULL = not bound */
+    int n_cores;
+    int ring_ops; /**< ring size in ops, a power of two; default 256 */
+} sl_op_manager_params_t;
+
+SL_API void sl_op_manager_params_default(sl_op_manager_params_t *params);
+
+typedef struct sl_op_name_stats {
+    const char *name; /**< borrowed from the manager */
+    uint64_t n_ops;
+    uint64_t busy_ns;
+    uint64_t min_ns; /**< fastest op; UINT64_MAX when none */
+    /** Recent mean of one op (each op moves it by an eighth of the way);
+     *  what the next op is expected to take. Kept by a reset. */
+    uint64_t mean_ns;
+} sl_op_name_stats_t;
+
+typedef struct sl_op_stats {
+    uint64_t n_submitted;
+    uint64_t n_run;     /**< kernels that were started */
+    uint64_t n_skipped; /**< dropped after a failure */
+    /* Every moment since the manager was made is one of three kinds; busy,
+     * throttled and waiting add up to elapsed. */
+    uint64_t elapsed_ns;
+    uint64_t busy_ns;      /**< in kernels, up to this moment */
+    uint64_t throttled_ns; /**< an op was queued and the gate was shut */
+    uint64_t waiting_ns;   /**< no op was queued */
+    /** Device time as the share counts it: as busy_ns, but without the time
+     *  that other processes had the core (see sl_op_manager_share_set). */
+    uint64_t charged_ns;
+    double share_percent; /**< asked */
+} sl_op_stats_t;
+
+/** @return SL_OK, SL_ERR_INVALID_ARG, SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
+SL_API SL_NODISCARD sl_status_t sl_op_manager_create(
+    const sl_op_manager_params_t *params, sl_op_manager_t **manager_p);
+
+/** Runs what is queued, whatever the share, ends the thread. NULL is
+ *  allowed. */
+SL_API void sl_op_manager_destroy(sl_op_manager_t *manager);
+
+/** The id of an op name (copied); the same name gives the same id. Returns 0
+ *  ("other") when SL_OP_MAX_NAMES are taken. */
+SL_API uint32_t sl_op_manager_name(sl_op_manager_t *manager, const char *name);
+
+/**
+ * Queue an op. Blocks while the ring is full, which ends because ops never
+ * wait for other devices.
+ *
+ * @param[out] ticket_p number of the op for sl_op_manager_wait; may be NULL
+ * @return SL_OK; the manager's failure when it has one (the op is dropped);
+ *         SL_ERR_INVALID_ARG
+ */
+SL_API SL_NODISCARD sl_status_t sl_op_manager_submit(sl_op_manager_t *manager,
+                                                     const sl_op_t *op,
+                                                     uint64_t *ticket_p);
+
+/** Wait until the op with this ticket and all before it have run.
+ *  @return SL_OK; the manager's failure with its detail as sl_last_error();
+ *          SL_ERR_TIMEOUT (timeout_ns; UINT64_MAX = none) */
+SL_API SL_NODISCARD sl_status_t sl_op_manager_wait(sl_op_manager_t *manager,
+                                                   uint64_t ticket,
+                                                   uint64_t timeout_ns);
+
+/** Wait until everything submitted so far has run; returns as wait does. */
+SL_API SL_NODISCARD sl_status_t sl_op_manager_drain(sl_op_manager_t *manager);
+
+/** Told of a manager's failure, so that nobody waits for what will never be
+ *  written. The caller's storage, until unwatch. */
+typedef struct sl_op_watch {
+    /** On the device's thread (the caller's for a cancel), once per failure,
+     *  its detail as sl_last_error(). Must not call the manager. */
+    void (*on_failure)(void *ctx, sl_status_t status);
+    void *ctx;
+    struct sl_op_watch *next; /**< the manager's, guarded by its lock */
+} sl_op_watch_t;
+
+SL_API void sl_op_manager_watch(sl_op_manager_t *manager, sl_op_watch_t *watch);
+/** After this returns, on_failure is not called any more. */
+SL_API void sl_op_manager_unwatch(sl_op_manager_t *manager,
+                                  sl_op_watch_t *watch);
+
+/** Drop what is queued and what comes later, as after a failure, with
+ *  SL_ERR_CANCELED for whoever waits; an op that runs is not stopped. It ends
+ *  every wait for a suspended manager. Nothing happens when the manager has
+ *  failed already. */
+SL_API void sl_op_manager_cancel(sl_op_manager_t *manager);
+
+/** Forget a failure or a cancel, so that ops run again. Drain first. */
+SL_API void sl_op_manager_recover(sl_op_manager_t *manager);
+
+/* ---- share of the device's time ---- */
+
+typedef enum sl_share_law {
+    /** Ops start while the bucket of device time holds what they are
+     *  expected to take; a longer op leaves a debt that idle time pays. */
+    SL_SHARE_TOKEN_BUCKET,
+    /** AntMan's published law, for comparison: idle time computed at the end
+     *  of each mini-batch, in slots after the ops of the next one and in one
+     *  lump before it. Needs sl_op_manager_boundary(). */
+    SL_SHARE_ANTMAN,
+    SL_SHARE_N_LAWS
+} sl_share_law_t;
+
+/**
+ * Set the share of the device's time that this manager's ops may take, at
+ * once. 100 (at the start) = all of it, with no cost; 0 = suspended: the op
+ * that runs ends, later ones wait until the share is raised, and submitters
+ * block only when the ring is full. Destroy and cancel end a suspension.
+ *
+ * Device time is the wall time of the kernel; where the device has one kernel
+ * thread, it is that thread's CPU time, so that a core shared with other
+ * processes is charged for what was got of it.
+ *
+ * @param percent 0 to 100
+ * @return SL_OK, SL_ERR_INVALID_ARG (nothing is changed)
+ */
+SL_API SL_NODISCARD sl_status_t sl_op_manager_share_set(
+    sl_op_manager_t *manager, double percent, sl_share_law_t law);
+
+/** The share that holds now; law_p may be NULL. @return percent */
+SL_API double sl_op_manager_share_get(const sl_op_manager_t *manager,
+                                      sl_share_law_t *law_p);
+
+/**
+ * Tell the end of a mini-batch, when its ops have run. Returns at once; with
+ * SL_SHARE_ANTMAN the ops that follow wait for the lump of idle time that its
+ * law asks for. The token bucket does not need it.
+ *
+ * @param step_us wall time since the boundary before, idle time included
+ */
+SL_API void sl_op_manager_boundary(sl_op_manager_t *manager, double step_us);
+
+SL_API void sl_op_manager_stats(const sl_op_manager_t *manager,
+                                sl_op_stats_t *stats_p);
+
+/** Statistics by op name; `stats` has room for `n_max` (id order).
+ *  @return how many names there are */
+SL_API size_t sl_op_manager_name_stats(const sl_op_manager_t *manager,
+                                       sl_op_name_stats_t *stats, size_t n_max);
+
+/** Zero the statistics by name, all but the recent means. */
+SL_API void sl_op_manager_name_stats_reset(sl_op_manager_t *manager);
+
+/** Whether the calling thread is inside an op. Kernels assert it, so that
+ *  nothing runs around the op managers. */
+SL_API int sl_op_is_running(void);
+
+/* ---- devices ---- */
+
+typedef enum sl_device_kind {
+    SL_DEVICE_KIND_CPU,
+    SL_DEVICE_N_KINDS
+} sl_device_kind_t;
+
+/** One device: memory and execution. Read only for the user. */
+typedef struct sl_device {
+    char name[32]; /**< "cpu:0" */
+    sl_device_kind_t kind;
+    int index;
+    int n_threads; /**< kernel threads */
+    int n_cores;   /**< cores it is bound to; 0 = not bound */
+    sl_mem_t *mem;
+    sl_op_manager_t *ops;
+} sl_device_t;
+
+typedef struct sl_device_set {
+    int n_devices;
+    sl_device_t *devices;
+} sl_device_set_t;
+
+typedef struct sl_device_params {
+    const char *spec;    /**< "cpu:N" (N devices share the cores out) or
+                              "cpu" (one); default "cpu:1" */
+    int n_threads;       /**< kernel threads per device; 0 = cores/N, at
+                              least 1 (default) */
+    size_t memory_bytes; /**< limit per device; 0 = what the machine has,
+                              shared out (default) */
+    size_t host_bytes;   /**< host pool per device (default 0) */
+    int bind;            /**< bind to cores (default 1; skipped when there
+                              are fewer cores than threads) */
+} sl_device_params_t;
+
+SL_API void sl_device_params_default(sl_device_params_t *params);
+
+/** @return SL_OK, SL_ERR_INVALID_ARG (spec, with what is allowed),
+ *          SL_ERR_UNSUPPORTED (a kind that is not built), SL_ERR_NO_MEMORY */
+SL_API SL_NODISCARD sl_status_t
+sl_device_set_create(const sl_device_params_t *params, sl_device_set_t **set_p);
+
+SL_API void sl_device_set_destroy(sl_device_set_t *set);
+
+/** Cores this process may use (its affinity mask), and their numbers.
+ *  @return how many; `cores` may be NULL or has room for `n_max` */
+SL_API int sl_device_cores(int *cores, int n_max);
+
+SL_END_DECLS
+#endif /* SL_SCHEDULER_SCHEDULER_H */
