@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* softmax_cross_entropy: the loss of classification, by row or by pixel. */
+#include "layers/attrs_internal.h"
+#include "layers/cpu/cpu_kernels.h"
+#include "layers/layers_internal.h"
+
+static const sl_attr_def_t attr_defs[] = {
+    {.name = "ignore_index",
+     .kind = SL_ATTR_INT,
+     .offset = offsetof(sl_loss_attrs_t, ignore_index),
+     .fallback = -100,
+     .min = INT32_MIN,
+     .max = INT32_MAX,
+     .brief = "target that does not count"},
+    {.name = "label_smoothing",
+     .kind = SL_ATTR_FLOAT,
+     .offset = offsetof(sl_loss_attrs_t, label_smoothing),
+     .max = SL_DROPOUT_MAX,
+     .brief = "share of each target spread over all classes"},
+    {0}};
+
+/* Whether the target has a number for each row: the logits' dims without
+ * that of the classes, which is dims[1] of images and the last of others. */
+static int targets_fit(const sl_tensor_desc_t *logits,
+                       const sl_tensor_desc_t *target)
+{
+    const int class_dim = logits->n_dims == 4 ? 1 : logits->n_dims - 1;
+    int i, k = 0;
+
+    if (target->dtype != SL_DTYPE_I32 || target->n_dims != logits->n_dims - 1) {
+        return 0;
+    }
+    for (i = 0; i < logits->n_dims; i++) {
+        if (i != class_dim && logits->dims[i] != target->dims[k++]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
+                         sl_tensor_desc_t *out_p)
+{
+    static const int64_t dims[2] = {1, 4};
+
+    if (in[0].dtype != SL_DTYPE_F32 || in[0].n_dims < 2) {
+        return sl_layer_refuse_input(
+            layer, 0, in,
+            "logits f32 [batch, ..., classes] or [batch, classes, h, w]");
+    }
+    if (!targets_fit(&in[0], &in[1])) {
+        return sl_layer_refuse_input(
+            layer, 1, in,
+            "targets i32 of the shape of input 0 without its classes");
+    }
+    *out_p = sl_tensor_desc(SL_DTYPE_F64, 2, dims);
+    return SL_OK;
+}
+
+static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
+                 const sl_tensor_desc_t *out, sl_layer_cost_t *cost_p)
+{
+    const double bytes = (double)sl_tensor_bytes(&in[0]);
+
+    (void)layer;
+    (void)out;
+    cost_p->forward_flops = 16.0 * (double)sl_tensor_elements(&in[0]);
+    cost_p->backward_flops = 16.0 * (double)sl_tensor_elements(&in[0]);
+    cost_p->forward_bytes = bytes;
+    cost_p->backward_bytes = 2 * bytes;
+}
+
+const sl_layer_ops_t sl_layer_softmax_cross_entropy = {
+    .size = sizeof(sl_layer_ops_t),
+    .name = "softmax_cross_entropy",
+    .brief = "loss of classification",
+    .attr_defs = attr_defs,
+    .attrs_bytes = sizeof(sl_loss_attrs_t),
+    .n_inputs_min = 2,
+    .n_inputs_max = 2,
+    .is_loss = 1,
+    .infer = infer,
+    .cost = cost,
+    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_softmax_cross_entropy},
+};
