@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's life: create, destroy. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+#include "engine/topology.h"
+
+void sl_engine_params_default(sl_engine_params_t *params)
+{
+    memset(params, 0, sizeof(*params));
+    params->n_micro_batches = 1;
+    params->batch_rows = 1;
+    params->check_finite = 1;
+    sl_optimizer_params_default(&params->optimizer);
+}
+
+sl_status_t sl_engine_params_check(sl_engine_params_t *params)
+{
+    sl_status_t status = SL_OK;
+
+    if (params->model == NULL || params->devices == NULL ||
+        params->cuts == NULL) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "engine: model, devices and cuts are required");
+    }
+    if (params->n_stages == 0) {
+        params->n_stages = params->devices->n_devices;
+    }
+    if (params->batch_rows < 1 || params->n_micro_batches < 1) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "engine: %lld rows in %d micro-batches asked; both must be at "
+                "least 1",
+                (long long)params->batch_rows, params->n_micro_batches);
+    }
+    if (params->backward_order == SL_BACKWARD_LIFO &&
+        params->schedule != SL_SCHEDULE_GPIPE) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "engine: backward order lifo needs the gpipe schedule");
+    }
+    if (params->costs != NULL &&
+        params->costs->n_layers != params->model->n_layers) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "engine: costs of %d layers for a model of %d",
+                params->costs->n_layers, params->model->n_layers);
+    }
+    SL_TRY(status, sl_model_check(params->model), out);
+    SL_TRY(status, sl_optimizer_params_check(&params->optimizer), out);
+    status = sl_part_check_cuts(params->model->n_layers, params->n_stages,
+                                params->cuts);
+out:
+    return status;
+}
+
+/* The loss's ignore_index, found in its attribute table. */
+static int loss_ignore_index(const sl_model_t *model)
+{
+    const sl_layer_t *loss = model->layers[model->n_layers - 1];
+    const sl_attr_def_t *def = loss->ops->attr_defs;
+
+    for (; def != NULL && def->name != NULL; def++) {
+        if (strcmp(def->name, "ignore_index") == 0) {
+            int64_t value;
+
+            memcpy(&value, (const char *)loss->attrs + def->offset,
+                   sizeof(value));
+            return (int)value;
+        }
+    }
+    return SL_DATA_IGNORE;
+}
+
+static sl_status_t create_stages(sl_engine_t *engine)
+{
+    sl_status_t status = SL_OK;
+    int k;
+
+    engine->stages = calloc((size_t)engine->n_stages, sizeof(*engine->stages));
+    if (engine->stages == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %d stages", engine->n_stages);
+    }
+    for (k = 0; k < engine->n_stages; k++) {
+        SL_TRY(status, sl_stage_init(&engine->stages[k], engine, k), out);
+    }
+out:
+    return status;
+}
+
+static sl_status_t start_executors(sl_engine_t *engine)
+{
+    sl_status_t status = SL_OK;
+    int k;
+
+    for (k = 0; k < engine->n_stages; k++) {
+        sl_stage_t *stage = &engine->stages[k];
+
+        if (pthread_create(&stage->thread, NULL, sl_executor_main, stage) !=
+            0) {
+            SL_FAIL(status, SL_ERR_DEVICE, out,
+                    "engine: cannot start the executor thread of stage %d of "
+                    "%d",
+                    k, engine->n_stages);
+        }
+        stage->has_thread = 1;
+    }
+out:
+    return status;
+}
+
+static void on_device_failure(void *abort, sl_status_t status)
+{
+    sl_abort_raise(abort, status);
+}
+
+static void watch_devices(sl_engine_t *engine)
+{
+    int d;
+
+    for (d = 0; d < engine->params.devices->n_devices; d++) {
+        engine->watches[d].on_failure = on_device_failure;
+        engine->watches[d].ctx = &engine->abort;
+        sl_op_manager_watch(engine->params.devices->devices[d].ops,
+                            &engine->watches[d]);
+    }
+}
+
+static void unwatch_devices(sl_engine_t *engine)
+{
+    int d;
+
+    for (d = 0; engine->watches != NULL && engine->dry == NULL &&
+                d < engine->params.devices->n_devices;
+         d++) {
+        sl_op_manager_unwatch(engine->params.devices->devices[d].ops,
+                              &engine->watches[d]);
+    }
+}
+
+/* `auto` is full recomputation of all but the kept layers; when all are kept
+ * there is nothing to recompute. */
+sl_status_t sl_engine_set_keeps(sl_engine_t *engine, const unsigned char *keeps)
+{
+    const size_t n = (size_t)engine->params.model->n_layers;
+    sl_status_t status = SL_OK;
+
+    engine->recompute = engine->params.recompute;
+    if (engine->recompute != SL_RECOMPUTE_AUTO) {
+        return SL_OK;
+    }
+    engine->recompute = SL_RECOMPUTE_FULL;
+    if (keeps == NULL) {
+        return SL_OK;
+    }
+    if (engine->keeps == NULL) {
+        engine->keeps = malloc(n);
+    }
+    if (engine->keeps == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %zu layers", n);
+    }
+    memcpy(engine->keeps, keeps, n);
+    if (memchr(keeps, 0, n) == NULL) {
+        engine->recompute = SL_RECOMPUTE_NONE;
+    }
+out:
+    return status;
+}
+
+static sl_status_t make_records(sl_engine_t *engine)
+{
+    const size_t n = (size_t)engine->params.devices->n_devices;
+    sl_status_t status = SL_OK;
+
+    engine->device_reports = calloc(n, sizeof(*engine->device_reports));
+    engine->busy_before_ns = calloc(n, sizeof(uint64_t));
+    engine->watches = calloc(n, sizeof(*engine->watches));
+    if (engine->device_reports == NULL || engine->busy_before_ns == NULL ||
+        engine->watches == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %zu devices", n);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_engine_build(const sl_engine_params_t *own,
+                            const unsigned char *keeps, sl_dry_memory_t *dry,
+                            sl_engine_t **engine_p)
+{
+    sl_engine_t *engine = calloc(1, sizeof(*engine));
+    sl_status_t status;
+    int k;
+
+    if (engine == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "engine: no host memory");
+    }
+    engine->params = *own;
+    engine->dry = dry;
+    engine->n_stages = own->n_stages;
+    engine->ignore_index = loss_ignore_index(own->model);
+    sl_abort_init(&engine->abort);
+    sl_gate_init(&engine->gate);
+    engine->barrier.n = engine->n_stages;
+    SL_TRY(status, sl_engine_set_keeps(engine, keeps), err_destroy);
+    SL_TRY(status, make_records(engine), err_destroy);
+    SL_TRY(status, sl_topology_layers(engine), err_destroy);
+    SL_TRY(status, sl_topology_channels(engine), err_destroy);
+    SL_TRY(status, create_stages(engine), err_destroy);
+    SL_TRY(status, sl_topology_params(engine), err_destroy);
+    for (k = 0; k < engine->n_stages; k++) {
+        SL_TRY(status, sl_stage_copy_ties(&engine->stages[k]), err_destroy);
+    }
+    *engine_p = engine;
+    return SL_OK;
+
+err_destroy:
+    sl_engine_destroy(engine);
+out:
+    return status;
+}
+
+sl_status_t sl_engine_create(const sl_engine_params_t *params,
+                             sl_engine_t **engine_p)
+{
+    sl_engine_params_t own = *params;
+    sl_engine_t *engine = NULL;
+    unsigned char *chosen = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, sl_engine_params_check(&own), out);
+    if (own.recompute == SL_RECOMPUTE_AUTO && own.keeps == NULL) {
+        SL_TRY(status, sl_recompute_choose(&own, &chosen), out);
+    }
+    status = sl_engine_build(&own, chosen != NULL ? chosen : own.keeps, NULL,
+                             &engine);
+    if (status == SL_ERR_QUOTA) {
+        SL_TRY(status, sl_engine_refuse(&own), out);
+    }
+    SL_TRY(status, status, out);
+    watch_devices(engine);
+    SL_TRY(status, start_executors(engine), err_destroy);
+    free(chosen);
+    *engine_p = engine;
+    return SL_OK;
+
+err_destroy:
+    sl_engine_destroy(engine);
+out:
+    free(chosen);
+    return status;
+}
+
+static void end_executors(sl_engine_t *engine)
+{
+    int k, n = 0;
+
+    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+        n += engine->stages[k].has_thread;
+    }
+    engine->job = SL_JOB_END;
+    sl_gate_open(&engine->gate, n);
+    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+        if (engine->stages[k].has_thread) {
+            (void)pthread_join(engine->stages[k].thread, NULL);
+        }
+    }
+}
+
+void sl_engine_destroy(sl_engine_t *engine)
+{
+    int k, c;
+
+    if (engine == NULL) {
+        return;
+    }
+    end_executors(engine);
+    unwatch_devices(engine);
+    for (k = 0; k < engine->params.devices->n_devices; k++) {
+        sl_op_manager_t *ops = engine->params.devices->devices[k].ops;
+
+        /* the devices outlive a failed job */
+        if (ops != NULL) {
+            (void)!sl_op_manager_drain(ops);
+            sl_op_manager_recover(ops);
+        }
+    }
+    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+        if (engine->stages[k].engine != NULL) {
+            sl_stage_cleanup(&engine->stages[k]);
+        }
+    }
+    for (c = 0; c < engine->n_channels; c++) {
+        sl_channel_cleanup(&engine->channels[c]);
+    }
+    free(engine->stages);
+    free(engine->channels);
+    free(engine->keeps);
+    free(engine->layer_stage);
+    free(engine->needs_gradient);
+    free(engine->ties);
+    free(engine->norms);
+    free(engine->losses);
+    free(engine->events);
+    free(engine->device_reports);
+    free(engine->watches);
+    free(engine->busy_before_ns);
+    sl_gate_cleanup(&engine->gate);
+    sl_abort_cleanup(&engine->abort);
+    free(engine);
+}
+
+size_t sl_engine_trace(const sl_engine_t *engine,
+                       const sl_trace_event_t **events_p)
+{
+    *events_p = engine->events;
+    return engine->n_events;
+}
+
+uint32_t sl_engine_n_steps(const sl_engine_t *engine)
+{
+    return engine->n_steps;
+}
+
+int sl_engine_n_stages(const sl_engine_t *engine)
+{
+    return engine->n_stages;
+}
+
+const sl_device_t *sl_engine_stage_device(const sl_engine_t *engine, int stage)
+{
+    return engine->stages[stage].device;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file engine.h
+ * Training a model over several devices: plan, program, run.
+ *
+ * One stage is a run of layers on one device with one executor thread. A
+ * mini-batch is split into micro-batches; each stage follows its own list of
+ * instructions (engine/schedule/schedule.h); all stages update together.
+ *
+ * Exactness: with equal kernel threads per device, the state after any number
+ * of steps has the same bits for every number of stages, cut, recompute mode
+ * and schedule with the same backward order.
+ */
+#ifndef SL_ENGINE_ENGINE_H
+#define SL_ENGINE_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/data/data.h"
+#include "engine/optimizer.h"
+#include "engine/schedule/schedule.h"
+#include "layers/layers.h"
+#include "partition/partition.h"
+#include "scheduler/scheduler.h"
+
+SL_BEGIN_DECLS
+
+typedef struct sl_engine sl_engine_t; /* opaque */
+
+/** Start from sl_engine_params_default(). All pointers are borrowed and must
+ *  outlive the engine. */
+typedef struct sl_engine_params {
+    const sl_model_t *model;
+    sl_device_set_t *devices;
+    int n_stages;        /**< 0 = number of devices. More stages than
+                              devices share them in equal runs. */
+    const int *cuts;     /**< n_stages + 1 entries; required */
+    int64_t batch_rows;  /**< rows of a full mini-batch */
+    int n_micro_batches; /**< >= 1; more than rows = one row each */
+    sl_schedule_kind_t schedule;
+    sl_backward_order_t backward_order;
+    sl_recompute_t recompute;
+    const unsigned char *keeps;   /**< recompute `auto`: per layer, 1 = its
+                                       results are kept from the forward, 0 =
+                                       recomputed; NULL (default) = chosen so
+                                       that a step fits the devices */
+    const sl_part_costs_t *costs; /**< of a micro-batch, for that choice;
+                                       NULL (default) = analytic */
+    sl_optimizer_params_t optimizer;
+    uint64_t seed;
+    int check_finite; /**< end with SL_ERR_NUMERIC when the loss or
+                           gradient norm is not finite (default 1) */
+    int trace;        /**< keep the timeline of the latest step */
+} sl_engine_params_t;
+
+SL_API void sl_engine_params_default(sl_engine_params_t *params);
+
+/** Create stages, allocate and initialise the state.
+ *  @return SL_OK, SL_ERR_CONFIG, SL_ERR_QUOTA, SL_ERR_NO_MEMORY, ... */
+SL_API SL_NODISCARD sl_status_t
+sl_engine_create(const sl_engine_params_t *params, sl_engine_t **engine_p);
+SL_API void sl_engine_destroy(sl_engine_t *engine);
+
+/** A device in a step. */
+typedef struct sl_device_report {
+    const char *name;   /**< borrowed from the device */
+    size_t used_bytes;  /**< in blocks at the end of the step */
+    size_t peak_bytes;  /**< most at once in blocks */
+    size_t held_bytes;  /**< most at once in regions: what the limit counts */
+    size_t limit_bytes; /**< SIZE_MAX = none */
+    double busy;        /**< share of the step's time in kernels */
+} sl_device_report_t;
+
+/** What a step reports. */
+typedef struct sl_step_report {
+    uint32_t step;        /**< index of the step, from 0 */
+    double loss;          /**< mean over valid targets */
+    double accuracy;      /**< correct / valid, training mode */
+    int64_t n_valid;      /**< targets that counted */
+    double gradient_norm; /**< global, before clipping */
+    double learning_rate;
+    double step_us; /**< wall time */
+    double bubble;  /**< 1 - busy / (devices * wall) */
+    int n_devices;
+    const sl_device_report_t *devices; /**< borrowed until the next step */
+} sl_step_report_t;
+
+/**
+ * One training step: all micro-batches and the update. A batch may be smaller
+ * than batch_rows.
+ *
+ * On failure the state is as before the step, on all stages, and the engine
+ * takes the next one: after SL_ERR_QUOTA when a limit was raised (limits
+ * asked for enter at once), after other errors with another batch. Only a
+ * device's failure (SL_ERR_DEVICE) is final. The error of the stage that
+ * failed first is returned, its detail is sl_last_error().
+ */
+SL_API SL_NODISCARD sl_status_t sl_engine_step(sl_engine_t *engine,
+                                               const sl_batch_t *batch,
+                                               sl_step_report_t *report_p);
+
+/** Sums over an evaluation; add over batches, then divide. */
+typedef struct sl_eval_sums {
+    double loss_sum;
+    double n_valid;
+    double n_correct;
+} sl_eval_sums_t;
+
+/** Forward only, in evaluation mode; no state changes. Adds to *sums. */
+SL_API SL_NODISCARD sl_status_t sl_engine_evaluate(sl_engine_t *engine,
+                                                   const sl_batch_t *batch,
+                                                   sl_eval_sums_t *sums);
+
+/** Steps done since creation (or as loaded). */
+SL_API uint32_t sl_engine_n_steps(const sl_engine_t *engine);
+
+/** Hash of all parameters, moments and statistics, in model order. */
+SL_API SL_NODISCARD sl_status_t sl_engine_state_hash(sl_engine_t *engine,
+                                                     uint64_t *hash_p);
+
+/** Copy a parameter out of or into the engine: plain f32 values. Tied ones
+ *  are set through their owner. */
+SL_API SL_NODISCARD sl_status_t sl_engine_param_get(sl_engine_t *engine,
+                                                    int layer, int param,
+                                                    float *plain);
+SL_API SL_NODISCARD sl_status_t sl_engine_param_set(sl_engine_t *engine,
+                                                    int layer, int param,
+                                                    const float *plain);
+/** The gradient accumulated by the latest step (before clipping), plain. */
+SL_API SL_NODISCARD sl_status_t sl_engine_gradient_get(sl_engine_t *engine,
+                                                       int layer, int param,
+                                                       float *plain);
+
+/* ---- the memory plan ---- */
+
+/** What a step asks of one device. */
+typedef struct sl_memory_need {
+    const char *name; /**< borrowed from the device */
+    size_t class_peak_bytes[SL_MEM_N_CLASSES];
+    size_t peak_bytes;  /**< most at once in blocks */
+    size_t held_bytes;  /**< most at once in regions */
+    size_t limit_bytes; /**< rehearsed under; SIZE_MAX = none */
+    int fits;           /**< under that limit, without the host pool */
+} sl_memory_need_t;
+
+typedef struct sl_memory_plan {
+    int fits; /**< on all devices */
+    int n_devices;
+    sl_memory_need_t *devices; /**< owned */
+    int n_layers;
+    unsigned char *keeps; /**< owned; under recompute `auto` which layers are
+                               kept, as in sl_engine_params_t; else NULL */
+} sl_memory_plan_t;
+
+/**
+ * Rehearse steps: every instruction of every stage, with the same code and
+ * allocator as a real one, but over memory that is only reserved, and no op
+ * runs. So the peaks are those of the real step, to the byte where a stage
+ * has a device of its own; stages that share one are taken in lock step.
+ * The limits are those in force on the devices.
+ *
+ * @param[out] plan_p clean up with sl_memory_plan_cleanup
+ * @return SL_OK, also when it does not fit; SL_ERR_CONFIG, SL_ERR_NO_MEMORY
+ */
+SL_API SL_NODISCARD sl_status_t
+sl_engine_rehearse(const sl_engine_params_t *params, sl_memory_plan_t *plan_p);
+SL_API void sl_memory_plan_cleanup(sl_memory_plan_t *plan);
+
+/** What would make a step fit the devices, the smallest change first, as one
+ *  line of text. Empty when nothing that was tried does. Rehearses often. */
+SL_API void sl_engine_advise(const sl_engine_params_t *params, char *text,
+                             size_t text_bytes);
+
+/** One instruction as it ran, for timelines. */
+typedef struct sl_trace_event {
+    int stage;
+    sl_instruction_t instruction;
+    uint64_t start_ns; /**< on the device; sl_clock_ns() */
+    uint64_t end_ns;
+    uint64_t busy_ns; /**< in kernels, of that */
+} sl_trace_event_t;
+
+/** Events of the latest step, when params.trace; borrowed until the next
+ *  step. @return their number */
+SL_API size_t sl_engine_trace(const sl_engine_t *engine,
+                              const sl_trace_event_t **events_p);
+
+SL_API int sl_engine_n_stages(const sl_engine_t *engine);
+/** The device of a stage; borrowed. */
+SL_API const sl_device_t *sl_engine_stage_device(const sl_engine_t *engine,
+                                                 int stage);
+
+/** Rows of micro-batch m when `rows` are split into at most n: sizes differ
+ *  by at most one, larger ones first. *n_p = min(n, rows); NULL is
+ *  allowed. */
+SL_API int64_t sl_split_rows(int64_t rows, int n, int m, int *n_p);
+/** The first row of micro-batch m in that split. */
+SL_API int64_t sl_split_first(int64_t rows, int n, int m);
+
+/* ---- weights as safetensors, names "<layer>.<param>" ---- */
+
+/** Write all parameters and statistics (plain f32), atomically. */
+SL_API SL_NODISCARD sl_status_t sl_engine_weights_save(sl_engine_t *engine,
+                                                       const char *path);
+/** Read them; every tensor must be there with its shape.
+ *  @return SL_OK, SL_ERR_IO, SL_ERR_CORRUPT, SL_ERR_CONFIG (names, shapes) */
+SL_API SL_NODISCARD sl_status_t sl_engine_weights_load(sl_engine_t *engine,
+                                                       const char *path);
+
+SL_END_DECLS
+#endif /* SL_ENGINE_ENGINE_H */

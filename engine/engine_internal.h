@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file engine_internal.h
+ * How the engine is made: stages, their values, and what they share.
+ *
+ * A stage's values are the tensors its layers read or write, numbered: first
+ * the imports (outputs of earlier stages), then the outputs of its own
+ * layers, then the batch's data and targets. A value that several later
+ * stages read travels along them in a chain, and its gradient comes back the
+ * same way, so that the sum has one order whatever the cut.
+ */
+#ifndef SL_ENGINE_ENGINE_INTERNAL_H
+#define SL_ENGINE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/device_ops.h"
+#include "engine/engine.h"
+#include "engine/sync.h"
+#include "engine/transport.h"
+
+/** A block shared by several holders of one stage. Only the stage's executor
+ *  touches it. */
+typedef struct sl_ref {
+    sl_mem_block_t *block;
+    int n_refs;
+    struct sl_ref *next_free;
+} sl_ref_t;
+
+/** A parameter of a layer on the stage's device. Owned by the stage. */
+typedef struct sl_stage_param {
+    int layer; /**< model index */
+    int param;
+    const sl_param_t *desc; /**< borrowed from the model */
+    sl_mem_block_t *value;
+    sl_mem_block_t *grad; /**< NULL unless trained */
+    sl_mem_block_t *moments[2];
+    double *norm_p; /**< borrowed: its sum of squares, in model order */
+} sl_stage_param_t;
+
+/** One layer of a stage. */
+typedef struct sl_stage_layer {
+    const sl_layer_t *layer;         /**< borrowed from the model */
+    int value;                       /**< local index of its output */
+    int inputs[SL_LAYER_MAX_INPUTS]; /**< local indices */
+    int first_param;                 /**< into the stage's params */
+    int has_backward;
+    uint32_t forward_name; /**< op names */
+    uint32_t backward_name;
+} sl_stage_layer_t;
+
+/** An edge of the stage: a value that comes from or goes to another one. */
+typedef struct sl_stage_edge {
+    int value;              /**< local index */
+    int needs_gradient;     /**< its gradient travels back */
+    sl_channel_t *forward;  /**< borrowed from the engine */
+    sl_channel_t *backward; /**< NULL when no gradient travels */
+} sl_stage_edge_t;
+
+/** When values die, for one micro-batch size. Indices are local. */
+typedef struct sl_liveness {
+    int *last_use;      /**< per value: last layer that reads it forward */
+    int *kept;          /**< per value: read by some backward */
+    int *last_backward; /**< per value: last layer (lowest) whose backward
+                             reads it; -1 when none */
+    int *is_recomputed; /**< per layer: a recomputation must run it */
+    int *held;          /**< per value: held from the forward also when
+                             the micro-batch is recomputed */
+    int *needed;        /**< per value: a recomputation starts from it, or
+                             backward reads it, and it is an import or the
+                             batch's */
+} sl_liveness_t;
+
+/** The plans of all layers of a stage for one micro-batch size. */
+typedef struct sl_plan_set {
+    int64_t rows;
+    int is_training;
+    sl_layer_plan_t *plans;  /**< owned, one a layer */
+    sl_tensor_desc_t *descs; /**< owned, one a value */
+    sl_liveness_t live;      /**< owned */
+    struct sl_plan_set *next;
+} sl_plan_set_t;
+
+/** What is alive of one micro-batch on a stage. */
+typedef struct sl_micro_state {
+    sl_ref_t **values;      /**< per value: this pass */
+    sl_ref_t **stash;       /**< per value: imports held for recomputation */
+    sl_ref_t **kept;        /**< per value: held for backward */
+    sl_ref_t **grads;       /**< per value: gradient so far */
+    sl_mem_block_t **saved; /**< per layer: held for backward */
+} sl_micro_state_t;
+
+/** A tensor lent to another stage until that has copied it. */
+typedef struct sl_loan {
+    sl_ref_t *ref;
+    sl_channel_t *channel; /**< borrowed from the engine */
+    int m;                 /**< micro-batch */
+} sl_loan_t;
+
+typedef struct sl_stage {
+    sl_engine_t *engine; /**< borrowed */
+    sl_device_t *device; /**< borrowed */
+    int index;
+    int begin, end; /**< layers of the model */
+    int is_first_on_device;
+
+    int n_layers;
+    sl_stage_layer_t *layers;
+    int n_values;
+    int n_imports;
+    int *value_layer;    /**< model layer of each value, or SL_INPUT_* */
+    int *needs_gradient; /**< per value */
+    int n_params;
+    sl_stage_param_t *params;
+    sl_stage_edge_t *imports;
+    int n_exports;
+    sl_stage_edge_t *exports;
+
+    sl_plan_set_t *plan_sets;
+    int n_micro_states;
+    sl_micro_state_t *micro;
+    sl_ref_t *free_refs;
+    sl_loan_t *loans; /**< oldest first; room for every send of a step */
+    int n_loans, loans_room;
+
+    sl_instruction_list_t train_list; /**< for list_micro micro-batches */
+    int list_micro;
+    sl_instruction_list_t eval_list;
+    int eval_list_micro;
+    sl_op_span_t *spans; /**< per instruction of train_list */
+    double clip_factor;  /**< of this step; read by the device's ops */
+
+    pthread_t thread;
+    int has_thread;
+    sl_status_t status; /**< of the latest job; read after it ended */
+} sl_stage_t;
+
+typedef enum sl_job_kind {
+    SL_JOB_TRAIN,
+    SL_JOB_EVALUATE,
+    SL_JOB_END
+} sl_job_kind_t;
+
+/** A tied parameter: `user`'s gradient is added to the owner's, the owner's
+ *  new value copied to `user`. In layer order of the users. */
+typedef struct sl_tie {
+    sl_stage_t *owner_stage, *user_stage;
+    sl_stage_param_t *owner, *user;
+} sl_tie_t;
+
+/** Memory of one dry device, as the rehearsal found it. */
+typedef struct sl_dry_memory {
+    size_t limit_bytes;  /**< rehearsed under */
+    int fits;            /**< 0: the limit was lifted to go on */
+    sl_mem_stats_t most; /**< peaks only */
+} sl_dry_memory_t;
+
+struct sl_engine {
+    sl_engine_params_t params;
+    sl_recompute_t recompute; /**< of the schedule: `auto` is none or full */
+    unsigned char *keeps;     /**< per layer under `auto`, else NULL: its
+                                   results are held, not recomputed */
+    sl_dry_memory_t *dry;     /**< one a device, borrowed; NULL: not a
+                                   rehearsal */
+    int ignore_index;
+    int n_stages;
+    sl_stage_t *stages;
+    int *layer_stage;    /**< stage of each layer */
+    int *needs_gradient; /**< per layer: something trained is upstream */
+    int n_channels;
+    sl_channel_t *channels;
+    int n_ties;
+    sl_tie_t *ties;
+    int n_norms;
+    double *norms; /**< sum of squares per trained parameter, model order */
+
+    sl_abort_t abort;
+    sl_op_watch_t *watches; /**< one a device: its failure aborts the job */
+    sl_barrier_t barrier;   /**< of the stages' executors */
+
+    /* the job: written by the caller while no executor runs */
+    sl_gate_t gate;
+    sl_job_kind_t job;
+    const sl_batch_t *batch;
+    int n_micro;
+    float loss_scale;
+    double (*losses)[4]; /**< per micro-batch, written by the device */
+    int losses_room;
+
+    uint32_t n_steps;
+    atomic_int is_committed; /**< the state is being changed by this job */
+    int is_failed;           /**< for good */
+    int was_failed;          /**< the latest job: its limits may be new */
+    sl_device_report_t *device_reports; /**< one a device */
+    uint64_t *busy_before_ns; /**< one a device, at the step's start */
+    sl_trace_event_t *events;
+    size_t n_events, events_room;
+};
+
+/* stage.c: the static part */
+SL_NODISCARD sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine,
+                                       int index);
+void sl_stage_cleanup(sl_stage_t *stage);
+/** Local index of a model value (layer index or SL_INPUT_*), or -1. */
+int sl_stage_value(const sl_stage_t *stage, int layer);
+/** Whether the results of local layer l are held, not recomputed. */
+int sl_stage_keeps(const sl_stage_t *stage, int l);
+/** End all loans: everything sent was taken, or the job has ended. */
+void sl_stage_release_loans(sl_stage_t *stage);
+/** Release all that is alive of a job that was not finished. */
+void sl_stage_forget_job(sl_stage_t *stage);
+
+/* stage_params.c: parameters on the device */
+SL_NODISCARD sl_status_t sl_stage_params_init(sl_stage_t *stage);
+void sl_stage_params_cleanup(sl_stage_t *stage);
+
+/* plan_set.c: plans and liveness for a micro-batch size */
+SL_NODISCARD sl_status_t sl_plan_set_get(sl_stage_t *stage, int64_t rows,
+                                         int is_training,
+                                         const sl_plan_set_t **set_p);
+void sl_plan_set_destroy(sl_plan_set_t *set);
+/** After engine->keeps has changed. */
+void sl_plan_sets_refresh(sl_stage_t *stage);
+
+/* pass.c: one micro-batch through the stage's layers */
+typedef struct sl_pass {
+    sl_stage_t *stage;
+    const sl_plan_set_t *set;
+    sl_micro_state_t *micro;
+    sl_op_span_t *span; /**< NULL: not traced */
+    sl_step_info_t step;
+    int64_t first_row; /**< of the micro-batch in the batch */
+    int keeps;         /**< keep what backward needs */
+    int is_stashed;    /**< hold the imports for a later recomputation */
+} sl_pass_t;
+
+SL_NODISCARD sl_status_t sl_pass_forward(const sl_pass_t *pass);
+SL_NODISCARD sl_status_t sl_pass_backward(const sl_pass_t *pass);
+
+/* refs.c */
+/** A block on the stage's device. */
+SL_NODISCARD sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c,
+                                        size_t bytes, sl_mem_block_t **block_p);
+SL_NODISCARD sl_status_t sl_ref_create(sl_stage_t *stage, sl_mem_class_t c,
+                                       size_t bytes, sl_ref_t **ref_p);
+sl_ref_t *sl_ref_share(sl_ref_t *ref);
+/** Drop one hold; NULL inside is allowed; *ref_p becomes NULL. */
+void sl_ref_drop(sl_stage_t *stage, sl_ref_t **ref_p);
+
+/* executor.c */
+void *sl_executor_main(void *stage);
+/** Wait until all stages are here with everything submitted done; ends all
+ *  loans. */
+SL_NODISCARD sl_status_t sl_stage_meet(sl_stage_t *stage);
+/** For a rehearsal: room and list for the engine's batch; then instruction i
+ *  of the list, when it would not wait for another stage. */
+SL_NODISCARD sl_status_t sl_executor_prepare(sl_stage_t *stage);
+int sl_executor_would_wait(const sl_stage_t *stage, size_t i);
+SL_NODISCARD sl_status_t sl_executor_step_one(sl_stage_t *stage, size_t i);
+
+/* update.c */
+SL_NODISCARD sl_status_t sl_stage_update(sl_stage_t *stage);
+/** Give tied users on this stage their owner's values; waits. */
+SL_NODISCARD sl_status_t sl_stage_copy_ties(sl_stage_t *stage);
+/** Norm over all parameters in model order: the same on every stage. */
+double sl_engine_gradient_norm(const sl_engine_t *engine);
+/** Sum of the losses of all micro-batches of the job. */
+double sl_engine_loss_sum(const sl_engine_t *engine);
+
+/* engine.c */
+/** Stages and state, no threads. `own` is checked and has n_stages; `keeps`
+ *  may be NULL and is copied; `dry` may be NULL. */
+SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,
+                                         const unsigned char *keeps,
+                                         sl_dry_memory_t *dry,
+                                         sl_engine_t **engine_p);
+SL_NODISCARD sl_status_t sl_engine_params_check(sl_engine_params_t *params);
+/** Set `keeps` (copied) and the schedule's recomputation that follows. */
+SL_NODISCARD sl_status_t sl_engine_set_keeps(sl_engine_t *engine,
+                                             const unsigned char *keeps);
+
+/* step.c */
+/** Room for a job on `batch`, which becomes the engine's. */
+SL_NODISCARD sl_status_t sl_engine_prepare(sl_engine_t *engine,
+                                           const sl_batch_t *batch);
+/** SL_ERR_QUOTA with the calling thread's detail and what would help. */
+SL_NODISCARD sl_status_t sl_engine_refuse(const sl_engine_params_t *params);
+
+/* rehearse.c */
+/** A dry device has no room under its limit: note it and lift it. */
+void sl_dry_lift_limit(sl_engine_t *engine, const sl_device_t *device);
+
+/* recompute_auto.c */
+/** Which layers to keep under recompute `auto`; *keeps_p is the caller's,
+ *  one a layer. When nothing fits, nothing is kept. */
+SL_NODISCARD sl_status_t sl_recompute_choose(const sl_engine_params_t *params,
+                                             unsigned char **keeps_p);
+
+/* state.c */
+sl_stage_param_t *sl_engine_find_param(const sl_engine_t *engine, int layer,
+                                       int param, sl_stage_t **stage_p);
+
+#endif /* SL_ENGINE_ENGINE_INTERNAL_H */

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file engine_fixture.h
+ * Small models and batches for tests of the engine, and one call that trains
+ * and gives back what must be equal.
+ */
+#ifndef SL_TESTS_ENGINE_ENGINE_FIXTURE_H
+#define SL_TESTS_ENGINE_ENGINE_FIXTURE_H
+
+#include "engine/engine.h"
+#include "tests/support/sl_test.h"
+
+enum {
+    FIXTURE_MAX_STEPS = 16
+};
+
+/** A two-block transformer with dropout everywhere and a tied head; context
+ *  6, vocabulary 11. */
+sl_model_t *fixture_gpt(void);
+/** Residual convolutions with batch norm, 3x8x8 images, 5 classes. */
+sl_model_t *fixture_resnet(void);
+/** A U-Net: skips that cross several layers, concatenation, upsampling. */
+sl_model_t *fixture_unet(void);
+/** Linear layers only: images 1x2x2, 3 classes. */
+sl_model_t *fixture_mlp(void);
+
+typedef struct fixture_run {
+    sl_model_t *model; /**< borrowed */
+    int n_devices, n_stages;
+    const int *cuts; /**< NULL: as even as possible */
+    int rows, n_micro, n_steps;
+    sl_schedule_kind_t schedule;
+    sl_backward_order_t order;
+    sl_recompute_t recompute;
+    const unsigned char *keeps;      /**< as in sl_engine_params_t */
+    size_t memory_bytes;             /**< a device; 0 = 1 GiB */
+    size_t host_bytes;               /**< host pool behind it */
+    sl_optimizer_params_t optimizer; /**< kind and lr 0: SGD 0.1, momentum */
+    int ignore_every; /**< every n-th target is ignored; 0 = none */
+    int eval_between; /**< evaluate after each step */
+    int uneven_last;  /**< the last batch has one row less */
+} fixture_run_t;
+
+typedef struct fixture_result {
+    uint64_t hash;
+    double losses[FIXTURE_MAX_STEPS];
+    double norms[FIXTURE_MAX_STEPS];
+} fixture_result_t;
+
+/** Train; fails the test on any error. */
+fixture_result_t fixture_train(const fixture_run_t *run);
+
+/** The devices of `run`, and what its engine would be made from. The cuts
+ *  are borrowed until the next call. */
+void fixture_params(const fixture_run_t *run, sl_device_set_t **devices_p,
+                    sl_engine_params_t *params);
+
+/** As the engine would be made for `run`; the caller destroys both. */
+void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,
+                    sl_engine_t **engine_p);
+
+/** Batch `step` for the model; borrowed until the next call. */
+sl_batch_t fixture_batch(const sl_model_t *model, int rows, int step,
+                         int ignore_every);
+
+#endif /* SL_TESTS_ENGINE_ENGINE_FIXTURE_H */

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file memory_bed.h
+ * A backing for allocator tests: host memory that counts and refuses when
+ * told.
+ */
+#ifndef SL_TESTS_MEMORY_BED_H
+#define SL_TESTS_MEMORY_BED_H
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/memory.h"
+#include "tests/support/sl_test.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+typedef struct bed {
+    atomic_size_t held_bytes;
+    atomic_int n_live;
+    atomic_int n_calls;
+    int fail_at;      /* call number from 1 that is refused; 0 = none */
+    int fail_from;    /* every call from this number on; 0 = none */
+    size_t max_bytes; /* larger regions are refused; 0 = any */
+    int n_copies;
+    int fail_copies;
+} bed_t;
+
+static inline sl_status_t bed_alloc(void *ctx, size_t bytes, void **ptr_p)
+{
+    bed_t *bed = ctx;
+    const int call = atomic_fetch_add(&bed->n_calls, 1) + 1;
+    sl_status_t status;
+
+    if (call == bed->fail_at ||
+        (bed->fail_from > 0 && call >= bed->fail_from) ||
+        (bed->max_bytes > 0 && bytes > bed->max_bytes)) {
+        return SL_ERR_NO_MEMORY;
+    }
+    status = sl_mem_ops_host()->alloc(NULL, bytes, ptr_p);
+    if (status == SL_OK) {
+        atomic_fetch_add(&bed->held_bytes, bytes);
+        atomic_fetch_add(&bed->n_live, 1);
+    }
+    return status;
+}
+
+static inline void bed_release(void *ctx, void *ptr, size_t bytes)
+{
+    bed_t *bed = ctx;
+
+    atomic_fetch_sub(&bed->held_bytes, bytes);
+    atomic_fetch_sub(&bed->n_live, 1);
+    sl_mem_ops_host()->release(NULL, ptr, bytes);
+}
+
+static inline sl_status_t bed_copy(void *ctx, void *to, const void *from,
+                                   size_t bytes)
+{
+    bed_t *bed = ctx;
+
+    bed->n_copies++;
+    if (bed->fail_copies) {
+        return SL_ERR_DEVICE;
+    }
+    memcpy(to, from, bytes);
+    return SL_OK;
+}
+
+static inline size_t bed_touched(void *ctx, const void *ptr, size_t bytes)
+{
+    (void)ctx;
+    return sl_mem_ops_host()->touched(NULL, ptr, bytes);
+}
+
+static const sl_mem_ops_t bed_ops = {
+    .size = sizeof(sl_mem_ops_t),
+    .name = "bed",
+    .alloc = bed_alloc,
+    .release = bed_release,
+    .copy = bed_copy,
+    .touched = bed_touched,
+};
+
+/* An allocator on the bed; `host_limit` bytes of plain host memory behind. */
+static inline sl_mem_t *bed_mem(bed_t *bed, size_t limit, size_t host_limit)
+{
+    sl_mem_params_t params;
+    sl_mem_t *mem = NULL;
+
+    sl_mem_params_default(&params);
+    params.name = "bed";
+    params.device = &bed_ops;
+    params.device_ctx = bed;
+    params.limit_bytes = limit;
+    params.host_limit_bytes = host_limit;
+    sl_assert_ok(sl_mem_create(&params, &mem));
+    return mem;
+}
+
+static inline sl_mem_block_t *bed_block(sl_mem_t *mem, sl_mem_class_t mem_class,
+                                        size_t bytes)
+{
+    sl_mem_block_t *block = NULL;
+
+    sl_assert_ok(sl_mem_alloc(mem, mem_class, bytes, &block));
+    assert_non_null(block);
+    assert_int_equal((uintptr_t)block->ptr % SL_MEM_ALIGN_BYTES, 0);
+    assert_int_equal(block->bytes, bytes);
+    return block;
+}
+
+/* A pattern that depends on the seed and the place. */
+static inline void bed_fill(const sl_mem_block_t *block, unsigned seed)
+{
+    unsigned char *bytes = block->ptr;
+    size_t i;
+
+    for (i = 0; i < block->bytes; i++) {
+        bytes[i] = (unsigned char)(seed * 31u + i * 7u + (i >> 8));
+    }
+}
+
+static inline int bed_is_filled(const sl_mem_block_t *block, unsigned seed)
+{
+    const unsigned char *bytes = block->ptr;
+    size_t i;
+
+    for (i = 0; i < block->bytes; i++) {
+        if (bytes[i] != (unsigned char)(seed * 31u + i * 7u + (i >> 8))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Ask, apply, return what is in force. */
+static inline size_t bed_limit(sl_mem_t *mem, size_t limit)
+{
+    sl_mem_stats_t stats;
+    size_t reached = 0;
+
+    sl_mem_limit_request(mem, limit);
+    sl_mem_boundary(mem, &reached);
+    sl_mem_stats(mem, &stats);
+    assert_int_equal(stats.limit_bytes, reached);
+    assert_true(stats.held_bytes <= reached);
+    return reached;
+}
+
+static inline sl_mem_stats_t bed_stats(const sl_mem_t *mem)
+{
+    sl_mem_stats_t stats;
+
+    sl_mem_stats(mem, &stats);
+    return stats;
+}
+
+#endif /* SL_TESTS_MEMORY_BED_H */

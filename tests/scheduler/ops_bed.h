@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file ops_bed.h
+ * Ops for op manager tests.
+ */
+#ifndef SL_TESTS_SCHEDULER_BED_H
+#define SL_TESTS_SCHEDULER_BED_H
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/sl_test.h"
+
+#define MS UINT64_C(1000000)
+
+/* A gate that holds the device's thread until it is opened. */
+typedef struct gate {
+    atomic_int is_entered;
+    atomic_int is_open;
+} gate_t;
+
+static inline sl_status_t gate_op(const void *args, void *stream)
+{
+    gate_t *gate = *(gate_t *const *)args;
+
+    (void)stream;
+    atomic_store(&gate->is_entered, 1);
+    while (!atomic_load(&gate->is_open)) {
+    }
+    return SL_OK;
+}
+
+static inline sl_op_manager_t *ops_bed_manager(int ring_ops)
+{
+    sl_op_manager_params_t params;
+    sl_op_manager_t *manager = NULL;
+
+    sl_op_manager_params_default(&params);
+    params.name = "bed:0";
+    params.ring_ops = ring_ops;
+    sl_assert_ok(sl_op_manager_create(&params, &manager));
+    return manager;
+}
+
+static inline void ops_bed_hold(sl_op_manager_t *manager, gate_t *gate)
+{
+    const sl_op_t op = {
+        .fn = gate_op, .args = &gate, .args_bytes = sizeof(gate)};
+
+    sl_assert_ok(sl_op_manager_submit(manager, &op, NULL));
+    while (!atomic_load(&gate->is_entered)) {
+    }
+}
+
+static inline void ops_bed_open(gate_t *gate)
+{
+    atomic_store(&gate->is_open, 1);
+}
+
+#endif /* SL_TESTS_SCHEDULER_BED_H */

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The three JSON files as text: strict reading, round trips, noise. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler/control.h"
+#include "tests/support/sl_test.h"
+
+static const char good[] =
+    "{\"schema\": 1, \"sequence\": 7, \"ttl_ms\": 5000, \"floor_share\": 5,\n"
+    " \"writer_token\": \"coordinator-81\", \"action\": \"\", "
+    "\"class\": \"opportunistic\", \"reason\": \"a b\",\n"
+    " \"devices\": {\"cpu:0\": {\"limit_bytes\": 1073741824, \"share\": 40},"
+    " \"cpu:1\": {\"share\": 12.5}, \"cpu:2\": {}}}\n";
+
+static sl_status_t parse(const char *text, sl_control_order_t *order)
+{
+    return sl_control_order_parse(text, strlen(text), order);
+}
+
+static void a_good_order_is_read(void **state)
+{
+    sl_control_order_t order;
+
+    (void)state;
+    sl_assert_ok(parse(good, &order));
+    assert_int_equal(order.sequence, 7);
+    assert_int_equal(order.ttl_ms, 5000);
+    assert_true(order.floor_share == 5.0);
+    assert_string_equal(order.writer_token, "coordinator-81");
+    assert_int_equal(order.action, SL_CONTROL_ACTION_NONE);
+    assert_int_equal(order.job_class, SL_JOB_CLASS_OPPORTUNISTIC);
+    assert_string_equal(order.reason, "a b");
+    assert_int_equal(order.n_gates, 3);
+    assert_string_equal(order.gates[0].name, "cpu:0");
+    assert_int_equal(order.gates[0].limit_bytes, 1073741824);
+    assert_true(order.gates[0].share == 40.0);
+    assert_int_equal(order.gates[1].limit_bytes, 0);
+    assert_true(order.gates[1].share == 12.5);
+    assert_true(order.gates[2].share < 0.0);
+}
+
+static void what_is_absent_has_defaults(void **state)
+{
+    sl_control_order_t order;
+
+    (void)state;
+    sl_assert_ok(parse("{\"schema\":1,\"sequence\":9007199254740991}", &order));
+    assert_true(order.sequence == SL_CONTROL_MAX_SEQUENCE);
+    assert_int_equal(order.ttl_ms, 0);
+    assert_true(order.floor_share == SL_CONTROL_FLOOR_SHARE);
+    assert_int_equal(order.job_class, -1);
+    assert_int_equal(order.n_gates, 0);
+}
+
+/* text, and a word of the reason */
+static const struct {
+    const char *text, *why;
+} bad_orders[] = {
+    {"", "line 1"},
+    {"{", "line 1"},
+    {"[]", "not one JSON object"},
+    {"null", "expected"},
+    {"{}", "schema"},
+    {"{\"schema\":2,\"sequence\":1}", "schema"},
+    {"{\"schema\":1}", "sequence"},
+    {"{\"schema\":1,\"sequence\":0}", "sequence"},
+    {"{\"schema\":1,\"sequence\":-1}", "sequence"},
+    {"{\"schema\":1,\"sequence\":1.0}", "integer"},
+    {"{\"schema\":1,\"sequence\":\"1\"}", "integer"},
+    {"{\"schema\":1,\"sequence\":true}", "integer"},
+    {"{\"schema\":1,\"sequence\":9007199254740992}", "sequence"},
+    {"{\"schema\":1,\"sequence\":99999999999999999999}", "big integer"},
+    {"{\"schema\":1,\"sequence\":010}", "line 1"},
+    {"{\"schema\":1,\"sequence\":1} x", "end of file"},
+    {"{\"schema\":1,\"sequence\":1}{}", "end of file"},
+    {"{\"schema\":1,\"sequence\":1,\"sequence\":2}", "duplicate"},
+    {"{\"schema\":1,\"sequence\":1,\"share\":5}", "unknown key \"share\""},
+    {"{\"schema\":1,\"sequence\":1,\"ttl_ms\":-5}", "ttl_ms"},
+    {"{\"schema\":1,\"sequence\":1,\"ttl_ms\":86400001}", "ttl_ms"},
+    {"{\"schema\":1,\"sequence\":1,\"floor_share\":0}", "floor_share"},
+    {"{\"schema\":1,\"sequence\":1,\"floor_share\":101}", "floor_share"},
+    {"{\"schema\":1,\"sequence\":1,\"action\":\"run\"}", "action"},
+    {"{\"schema\":1,\"sequence\":1,\"class\":\"best\"}", "class"},
+    {"{\"schema\":1,\"sequence\":1,\"writer_token\":\"a/b\"}", "writer_token"},
+    {"{\"schema\":1,\"sequence\":1,\"reason\":\"\\u001b[2J\"}", "reason"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":[]}", "devices"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":5}}", "cpu:0"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"../x\":{}}}", "device"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"\":{}}}", "device"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"x\":1}}}",
+     "unknown"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":101}}}",
+     "share"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":7000}}}",
+     "share"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":-0.1}}}",
+     "share"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":NaN}}}",
+     "line 1"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":1e999}}}",
+     "overflow"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"limit_bytes\":0}}"
+     "}",
+     "limit_bytes"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"limit_bytes\":-1}"
+     "}}",
+     "limit_bytes"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"limit_bytes\":"
+     "\"4GiB\"}}}",
+     "limit_bytes"},
+};
+
+static void every_bad_order_is_refused_with_its_reason(void **state)
+{
+    sl_control_order_t order;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(bad_orders) / sizeof(*bad_orders); i++) {
+        memset(&order, 0x5a, sizeof(order));
+        sl_assert_status(parse(bad_orders[i].text, &order), SL_ERR_CORRUPT);
+        sl_assert_contains(sl_last_error(), bad_orders[i].why);
+        assert_int_equal(((unsigned char *)&order)[0], 0x5a); /* untouched */
+    }
+}
+
+static void a_text_with_nul_is_refused(void **state)
+{
+    static const char text[] = "{\"schema\":1,\"sequence\":1}\0 ";
+    sl_control_order_t order;
+
+    (void)state;
+    sl_assert_status(sl_control_order_parse(text, sizeof(text) - 1, &order),
+                     SL_ERR_CORRUPT);
+}
+
+static void too_many_devices_are_refused(void **state)
+{
+    char text[8192];
+    sl_control_order_t order;
+    size_t n;
+    int d;
+
+    (void)state;
+    n = (size_t)sprintf(text, "{\"schema\":1,\"sequence\":1,\"devices\":{");
+    for (d = 0; d <= SL_CONTROL_MAX_DEVICES; d++) {
+        n += (size_t)sprintf(text + n, "%s\"cpu:%d\":{}", d > 0 ? "," : "", d);
+    }
+    (void)sprintf(text + n, "}}");
+    sl_assert_status(parse(text, &order), SL_ERR_CORRUPT);
+}
+
+static void every_cut_of_a_good_order_is_refused(void **state)
+{
+    const size_t n = strlen(good) - 1; /* without the newline */
+    sl_control_order_t order;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < n; i++) {
+        sl_assert_status(sl_control_order_parse(good, i, &order),
+                         SL_ERR_CORRUPT);
+    }
+}
+
+static void an_order_survives_its_text(void **state)
+{
+    sl_control_order_t order, back;
+    char *text = NULL;
+
+    (void)state;
+    sl_assert_ok(parse(good, &order));
+    order.action = SL_CONTROL_ACTION_WAIT;
+    sl_assert_ok(sl_control_order_format(&order, &text));
+    sl_assert_ok(parse(text, &back));
+    free(text);
+    assert_int_equal(back.action, SL_CONTROL_ACTION_WAIT);
+    assert_int_equal(back.n_gates, order.n_gates);
+    assert_memory_equal(back.gates, order.gates, 3 * sizeof(*order.gates));
+    assert_string_equal(back.reason, order.reason);
+    assert_true(back.floor_share == order.floor_share);
+}
+
+static void a_job_survives_its_text(void **state)
+{
+    sl_control_job_t job, back;
+    char *text = NULL;
+
+    (void)state;
+    memset(&job, 0, sizeof(job));
+    memset(&back, 0, sizeof(back));
+    strcpy(job.name, "net.v2");
+    job.pid = 4711;
+    job.start_ticks = 99;
+    job.job_class = SL_JOB_CLASS_GUARANTEE;
+    job.created_ns = 12345678901;
+    job.n_devices = 2;
+    strcpy(job.devices[0].name, "cpu:0");
+    job.devices[0].capacity_bytes = UINT64_C(1) << 40;
+    job.devices[0].n_cores = 2;
+    strcpy(job.devices[1].name, "cpu:1");
+    job.devices[1].wanted_bytes = 17;
+    job.devices[1].n_threads = 3;
+    sl_assert_ok(sl_control_job_format(&job, &text));
+    sl_assert_ok(sl_control_job_parse(text, strlen(text), &back));
+    free(text);
+    assert_memory_equal(&job, &back, sizeof(job));
+    sl_assert_status(sl_control_job_parse("{\"schema\":1}", 12, &back),
+                     SL_ERR_CORRUPT);
+}
+
+static void fill_status(sl_control_status_t *job)
+{
+    int i;
+
+    memset(job, 0, sizeof(*job));
+    job->sequence = 3;
+    job->time_ns = 4;
+    job->boundary_ns = 5;
+    job->state = SL_JOB_STATE_SUSPENDED;
+    job->job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    strcpy(job->reason, "needs 2 GiB");
+    job->step = 6;
+    job->n_steps = 7;
+    job->units_per_s = 1834.25;
+    strcpy(job->unit, "tokens");
+    job->last_us = 17420.5;
+    job->median_us = 17388.5;
+    job->p99_us = 20000.0;
+    job->n_recent = SL_CONTROL_RECENT;
+    for (i = 0; i < SL_CONTROL_RECENT; i++) {
+        job->recent_us[i] = 100.0 + i;
+    }
+    job->accepted_sequence = 8;
+    job->applied_sequence = 7;
+    job->applied_ns = 10;
+    job->applied_step = 11;
+    strcpy(job->writer_token, "w");
+    job->is_expired = 1;
+    job->n_refused = 2;
+    job->n_devices = SL_CONTROL_MAX_DEVICES;
+    for (i = 0; i < SL_CONTROL_MAX_DEVICES; i++) {
+        sl_control_device_status_t *device = &job->devices[i];
+
+        (void)sprintf(device->name, "cpu:%d", i);
+        device->limit_bytes = SL_CONTROL_MAX_SEQUENCE;
+        device->held_bytes = 77;
+        device->classes[SL_MEM_CLASS_STASH].host_bytes = 5;
+        device->share_asked = 12.5;
+        device->share_achieved = 12.25;
+        device->n_ops = (uint64_t)i;
+    }
+}
+
+/* The largest status also stays below the size that is read. */
+static void a_status_survives_its_text(void **state)
+{
+    sl_control_status_t *job = calloc(2, sizeof(*job));
+    char *text = NULL;
+
+    (void)state;
+    assert_non_null(job);
+    fill_status(&job[0]);
+    sl_assert_ok(sl_control_status_format(&job[0], &text));
+    assert_true(strlen(text) < SL_CONTROL_FILE_BYTES);
+    sl_assert_ok(sl_control_status_parse(text, strlen(text), &job[1]));
+    assert_memory_equal(&job[0], &job[1], sizeof(job[0]));
+    text[strlen(text) / 2] = '!';
+    sl_assert_status(sl_control_status_parse(text, strlen(text), &job[1]),
+                     SL_ERR_CORRUPT);
+    free(text);
+    free(job);
+}
+
+/* ---- noise ---- */
+
+enum {
+    N_NOISE = 120000
+};
+
+static uint32_t next(uint32_t *seed)
+{
+    *seed = *seed * 1664525U + 1013904223U;
+    return *seed >> 8;
+}
+
+static size_t spoil(char *text, size_t n, size_t room, uint32_t *seed)
+{
+    static const char bits[] = "{}[]\":,0123456789.-+eEtfnu\\ \n\x01\xff";
+    const size_t at = n > 0 ? next(seed) % n : 0;
+
+    switch (next(seed) % 5) {
+    case 0:
+        text[at] = bits[next(seed) % (sizeof(bits) - 1)];
+        break;
+    case 1: /* cut out */
+        memmove(text + at, text + at + 1, n - at);
+        n = n > 0 ? n - 1 : 0;
+        break;
+    case 2: /* put in */
+        if (n + 1 < room) {
+            memmove(text + at + 1, text + at, n - at);
+            text[at] = bits[next(seed) % (sizeof(bits) - 1)];
+            n++;
+        }
+        break;
+    case 3: /* double a piece */
+        if (2 * n < room) {
+            const size_t m = (n - at) / 2;
+
+            memmove(text + at + m, text + at, n - at);
+            n += m;
+        }
+        break;
+    default:
+        text[at] = (char)next(seed);
+        break;
+    }
+    return n;
+}
+
+/* 120000 spoiled orders: each is refused, or is an order in range. */
+static void noise_is_refused_or_in_range(void **state)
+{
+    uint32_t seed = 20251;
+    int i, g, n_good = 0;
+
+    (void)state;
+    for (i = 0; i < N_NOISE; i++) {
+        char text[2048];
+        sl_control_order_t order;
+        size_t n = strlen(good);
+        uint32_t k = 1 + next(&seed) % 4;
+
+        memcpy(text, good, n);
+        for (; k > 0; k--) {
+            n = spoil(text, n, sizeof(text), &seed);
+        }
+        if (sl_control_order_parse(text, n, &order) < 0) {
+            continue;
+        }
+        n_good++;
+        assert_in_range(order.sequence, 1, SL_CONTROL_MAX_SEQUENCE);
+        assert_true(order.ttl_ms <= 86400000);
+        assert_true(order.floor_share >= 1.0 && order.floor_share <= 100.0);
+        assert_in_range(order.n_gates, 0, SL_CONTROL_MAX_DEVICES);
+        for (g = 0; g < order.n_gates; g++) {
+            assert_true(order.gates[g].share <= 100.0);
+            assert_true(order.gates[g].limit_bytes <= SL_CONTROL_MAX_SEQUENCE);
+        }
+    }
+    assert_in_range(n_good, N_NOISE / 100, N_NOISE / 2); /* both happen */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        sl_unit_test(a_good_order_is_read),
+        sl_unit_test(what_is_absent_has_defaults),
+        sl_unit_test(every_bad_order_is_refused_with_its_reason),
+        sl_unit_test(a_text_with_nul_is_refused),
+        sl_unit_test(too_many_devices_are_refused),
+        sl_unit_test(every_cut_of_a_good_order_is_refused),
+        sl_unit_test(an_order_survives_its_text),
+        sl_unit_test(a_job_survives_its_text),
+        sl_unit_test(a_status_survives_its_text),
+        sl_unit_test(noise_is_refused_or_in_range),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
