@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sluice beside PyTorch: the same models, weights, batches and micro-batches,
+in turn (A B A B ...), medians and ratios. Checks that the losses agree.
+
+    bench/peers/compare.py [--rounds 3] [--steps 6] [--threads 1,2] [CASE...]
+
+Needs PyTorch in the Python that runs it. OPENBLAS_* variables are taken out
+of PyTorch's environment, since they slow it down on some machines.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+IMAGES = """
+data:
+  format: synthetic_images
+  image: {channels: 3, height: 224, width: 224}
+  classes: 1000
+  n_samples: 64
+model: {type: resnet, depth: 101, stem: imagenet, classes: 1000}
+"""
+
+TOKENS = """
+data: {format: synthetic_tokens, context: 256, classes: 512, n_samples: 256}
+model: {type: gpt, layers: 12, width: 768, heads: 12, vocab: 512}
+"""
+
+TEXT = """
+data: {format: text, path: %s, context: 128}
+model: {type: gpt, layers: 4, width: 192, heads: 6, vocab: 256}
+""" % os.path.join(ROOT, "examples", "data", "tinyshakespeare.txt")
+
+# name: config, batch, micro-batches, peer's model, classes, context, lr
+CASES = {
+    "resnet101": (IMAGES, 8, 1, "resnet101", 1000, 0, 1e-3),
+    "gpt2": (TOKENS, 8, 1, "gpt12-768-12", 512, 256, 1e-2),
+    "gpt-small": (TEXT, 48, 1, "gpt4-192-6", 256, 128, 1e-2),
+}
+
+
+def write_config(folder, case, steps):
+    config, batch, micro, _, _, _, lr = CASES[case]
+    path = os.path.join(folder, "config.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(config)
+        file.write(f"train: {{batch: {batch}, micro_batches: {micro}, "
+                   f"steps: {steps}}}\n"
+                   f"optimizer: {{type: sgd, lr: {lr}, momentum: 0.9}}\n")
+    return path
+
+
+def run_child(arguments, environment=None):
+    """Output and peak memory of a child."""
+    process = subprocess.Popen(arguments, env=environment, text=True,
+                               stdout=subprocess.PIPE)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{arguments}: exit status {process.returncode}")
+    return output, usage.ru_maxrss * 1024
+
+
+def run_sluice(program, config, weights, threads, folder):
+    metrics = os.path.join(folder, "metrics.jsonl")
+    if os.path.exists(metrics):
+        os.unlink(metrics)
+    _, peak = run_child([program, "train", config, "--quiet", "--weights",
+                         weights, "--devices", "cpu:1", "--threads",
+                         str(threads), "--metrics", metrics])
+    with open(metrics, encoding="utf-8") as file:
+        steps = [json.loads(line) for line in file]
+    return {"losses": [s["loss"] for s in steps],
+            "step_ms": [s["step_ms"] for s in steps], "peak_bytes": peak}
+
+
+def run_torch(case, weights, batches, threads):
+    _, _, micro, model, classes, context, lr = CASES[case]
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("OPENBLAS_")}
+    output, _ = run_child(
+        [sys.executable, os.path.join(HERE, "torch_peer.py"), model, weights,
+         batches, "--threads", str(threads), "--micro-batches", str(micro),
+         "--classes", str(classes), "--context", str(context), "--lr",
+         str(lr)], environment)
+    return json.loads(output)
+
+
+def median_step(runs):
+    """The first two steps of a run are its warm-up."""
+    return statistics.median(ms for run in runs for ms in run["step_ms"][2:])
+
+
+def compare(program, case, threads, rounds, steps):
+    with tempfile.TemporaryDirectory() as folder:
+        config = write_config(folder, case, steps)
+        weights = os.path.join(folder, "weights.safetensors")
+        batches = os.path.join(folder, "batches.safetensors")
+        run_child([program, "train", config, "--quiet", "--steps", "0",
+                   "--save", weights])
+        run_child([program, "batches", config, "--save", batches])
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(run_sluice(program, config, weights, threads, folder))
+            theirs.append(run_torch(case, weights, batches, threads))
+    first = abs(ours[0]["losses"][0] / theirs[0]["losses"][0] - 1)
+    worst = max(abs(a / b - 1) for a, b in zip(ours[0]["losses"],
+                                               theirs[0]["losses"]))
+    return {"case": case, "threads": threads, "sluice_ms": median_step(ours),
+            "torch_ms": median_step(theirs),
+            "ratio": median_step(theirs) / median_step(ours),
+            "sluice_peak": min(r["peak_bytes"] for r in ours),
+            "torch_peak": min(r["peak_bytes"] for r in theirs),
+            "loss_first": first, "loss_worst": worst}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program",
+                        default=os.path.join(ROOT, "build", "sluice"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("cases", nargs="*", default=[])
+    arguments = parser.parse_args()
+    print(f"{'case':<10} {'threads':>7} {'sluice ms':>10} {'torch ms':>10} "
+          f"{'ratio':>6} {'sluice MiB':>10} {'torch MiB':>10} "
+          f"{'loss diff first / worst':>24}")
+    is_equal = True
+    for case in arguments.cases or CASES:
+        for threads in arguments.threads.split(","):
+            r = compare(arguments.program, case, int(threads),
+                        arguments.rounds, arguments.steps)
+            is_equal &= r["loss_first"] < 1e-5
+            print(f"{r['case']:<10} {r['threads']:>7} {r['sluice_ms']:>10.1f} "
+                  f"{r['torch_ms']:>10.1f} {r['ratio']:>6.2f} "
+                  f"{r['sluice_peak'] / 2**20:>10.0f} "
+                  f"{r['torch_peak'] / 2**20:>10.0f} "
+                  f"{r['loss_first']:>12.1e} {r['loss_worst']:>11.1e}",
+                  flush=True)
+    if not is_equal:
+        raise SystemExit("losses of the first step differ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file config.h
+ * A training config: a YAML file, then the command line on top of it. Every
+ * option of the command line is a key of the file ("--steps 10" is
+ * train.steps), so that both say the same.
+ */
+#ifndef SL_CLI_CONFIG_H
+#define SL_CLI_CONFIG_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/yaml.h"
+#include "engine/data/data_config.h"
+#include "engine/engine.h"
+#include "scheduler/control.h"
+
+typedef enum sl_cost_source {
+    SL_COST_AUTO, /**< a cached profile when there is one */
+    SL_COST_ANALYTIC,
+    SL_COST_PROFILE /**< a cached profile, or an error */
+} sl_cost_source_t;
+#define SL_COST_CHOICES "auto|analytic|profile"
+
+typedef struct sl_config {
+    sl_yaml_t *yaml;  /**< owned; texts below are borrowed from it */
+    const char *name; /**< of the run */
+    const sl_yaml_node_t *model;
+    sl_data_params_t data;
+    sl_data_strings_t data_strings; /**< owned; texts of `data` */
+    /* train */
+    int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
+    int schedule, backward_order, recompute;
+    const char *weights; /**< file to start from, or NULL */
+    /* job: how others see it while it runs */
+    const char *job_name;   /**< NULL = made from `name` */
+    int job_class;          /**< sl_job_class_t */
+    const char *prometheus; /**< text file to keep, or NULL */
+    /* devices */
+    const char *device_spec;
+    int64_t threads, stages;
+    uint64_t device_memory_bytes, host_memory_bytes;
+    /* partition */
+    const char *policy;
+    int costs;
+    int n_cuts;
+    int *cuts; /**< owned; NULL = the policy decides */
+    sl_optimizer_params_t optimizer;
+} sl_config_t;
+
+/**
+ * Read and check a config.
+ *
+ * @param[in] overrides "key=value" texts, applied in order
+ * @return SL_OK, SL_ERR_IO, SL_ERR_CONFIG (file, line, column)
+ */
+SL_NODISCARD sl_status_t sl_config_open(const char *path,
+                                        const char *const *overrides,
+                                        size_t n_overrides,
+                                        sl_config_t *config);
+/** After the model was built: keys nobody asked for are errors. */
+SL_NODISCARD sl_status_t sl_config_check_used(const sl_config_t *config);
+void sl_config_close(sl_config_t *config);
+
+#endif /* SL_CLI_CONFIG_H */

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `sluice eval`: loss and accuracy on the held-out data. */
+#include <math.h>
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/options.h"
+
+static void print_result(const sl_eval_sums_t *sums, int is_json)
+{
+    const double n = sums->n_valid > 0 ? sums->n_valid : 1.0;
+
+    if (is_json) {
+        (void)printf("{\"loss\": %.9g, \"accuracy\": %.9g, \"targets\": "
+                     "%.0f}\n",
+                     sums->loss_sum / n, sums->n_correct / n, sums->n_valid);
+        return;
+    }
+    (void)printf("loss %.6f  accuracy %.4f  perplexity %.3f  targets %.0f\n",
+                 sums->loss_sum / n, sums->n_correct / n,
+                 exp(sums->loss_sum / n), sums->n_valid);
+}
+
+int sl_command_eval(int argc, char **argv)
+{
+    sl_options_t options;
+    sl_job_t job = {0};
+    sl_eval_sums_t sums;
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_options_parse("eval",
+                            "Evaluate a model on the held-out data; give its "
+                            "weights with --weights.",
+                            SL_OPTIONS_JSON, argc, argv, &options),
+           out);
+    SL_TRY(status,
+           sl_job_open(options.config, (const char *const *)options.overrides,
+                       options.n_overrides, &job),
+           out);
+    SL_TRY(status, sl_job_start(&job), out);
+    if (job.config.weights == NULL) {
+        (void)fprintf(stderr, "sluice: no --weights: evaluating the initial "
+                              "weights\n");
+    }
+    SL_TRY(status, sl_job_evaluate(&job, 0, &sums), out);
+    if (sums.n_valid == 0.0) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "the config holds nothing out: set data.n_valid, "
+                "data.valid_fraction or data.valid_path");
+    }
+    print_result(&sums, options.is_json);
+out:
+    sl_job_close(&job);
+    sl_options_cleanup(&options);
+    return sl_exit_status(status);
+}

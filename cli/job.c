@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a config to an engine. */
+#include "cli/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "layers/model_config.h"
+
+static sl_status_t open_devices(sl_job_t *job)
+{
+    sl_device_params_t params;
+
+    sl_device_params_default(&params);
+    params.spec = job->config.device_spec;
+    params.n_threads = (int)job->config.threads;
+    params.memory_bytes = job->config.device_memory_bytes;
+    params.host_bytes = job->config.host_memory_bytes;
+    return sl_device_set_create(&params, &job->devices);
+}
+
+static sl_status_t open_model(sl_job_t *job)
+{
+    sl_tensor_desc_t data, target;
+    sl_status_t status;
+
+    SL_TRY(status, sl_dataset_open(&job->config.data, &job->dataset), out);
+    sl_dataset_descs(job->dataset, &data, &target);
+    SL_TRY(status,
+           sl_model_from_yaml(job->config.model, &data, &target, &job->model),
+           out);
+    status = sl_config_check_used(&job->config);
+out:
+    return status;
+}
+
+/* Analytic costs, with the times of a cached profile when there is one. */
+static sl_status_t find_costs(sl_job_t *job)
+{
+    const sl_device_t *device = &job->devices->devices[0];
+    sl_status_t status;
+
+    job->micro_rows = sl_split_rows(job->config.batch,
+                                    (int)job->config.micro_batches, 0, NULL);
+    sl_part_speed_default(&job->speed, device->n_threads);
+    SL_TRY(status,
+           sl_part_costs_analytic(job->model, job->micro_rows, &job->speed,
+                                  &job->costs),
+           out);
+    job->profile_key = sl_part_profile_key(job->model, job->micro_rows,
+                                           device->kind, device->n_threads);
+    sl_part_profile_path(job->profile_key, job->profile_path,
+                         sizeof(job->profile_path));
+    if (job->config.costs == SL_COST_ANALYTIC) {
+        return SL_OK;
+    }
+    status =
+        sl_part_profile_load(job->profile_path, job->profile_key, &job->costs);
+    if (status < 0 && job->config.costs == SL_COST_PROFILE) {
+        SL_FAIL(status, SL_ERR_NOT_FOUND, out,
+                "no profile of this model, micro-batch of %lld rows and %d "
+                "threads: run `sluice profile` with this config first",
+                (long long)job->micro_rows, device->n_threads);
+    }
+    return SL_OK;
+out:
+    return status;
+}
+
+sl_part_problem_t sl_job_problem(const sl_job_t *job)
+{
+    sl_part_problem_t problem;
+
+    memset(&problem, 0, sizeof(problem));
+    problem.costs = &job->costs;
+    problem.n_stages = job->n_stages;
+    problem.recompute = job->config.recompute == SL_RECOMPUTE_NONE ? 0.0 : 1.0;
+    problem.link_bytes_per_us = job->speed.link_bytes_per_us;
+    problem.link_latency_us = job->speed.link_latency_us;
+    return problem;
+}
+
+static sl_status_t find_cuts(sl_job_t *job)
+{
+    const sl_part_problem_t problem = sl_job_problem(job);
+    const sl_part_ops_t *policy = sl_part_find(job->config.policy);
+    sl_status_t status;
+
+    if (policy == NULL) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "partition.policy: there is no '%s'; there are dp, gpipe and "
+                "uniform",
+                job->config.policy);
+    }
+    job->cuts = calloc((size_t)job->n_stages + 1, sizeof(int));
+    if (job->cuts == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
+    }
+    if (job->config.cuts == NULL) {
+        return sl_part_split(policy, &problem, job->cuts);
+    }
+    if (job->config.n_cuts != job->n_stages - 1) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "partition.cuts: %d cuts make %d stages, but there are %d",
+                job->config.n_cuts, job->config.n_cuts + 1, job->n_stages);
+    }
+    memcpy(job->cuts, job->config.cuts, (size_t)job->n_stages * sizeof(int));
+    job->cuts[job->n_stages] = job->model->n_layers;
+    status = sl_part_check_cuts(job->model->n_layers, job->n_stages, job->cuts);
+out:
+    return status;
+}
+
+sl_status_t sl_job_open(const char *path, const char *const *overrides,
+                        size_t n_overrides, sl_job_t *job)
+{
+    sl_status_t status;
+
+    memset(job, 0, sizeof(*job));
+    SL_TRY(status, sl_config_open(path, overrides, n_overrides, &job->config),
+           out);
+    SL_TRY(status, open_model(job), out);
+    SL_TRY(status, open_devices(job), out);
+    job->n_stages = job->config.stages > 0 ? (int)job->config.stages
+                                           : job->devices->n_devices;
+    SL_TRY(status, find_costs(job), out);
+    status = find_cuts(job);
+out:
+    return status;
+}
+
+void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
+{
+    sl_engine_params_default(params);
+    params->model = job->model;
+    params->devices = job->devices;
+    params->n_stages = job->n_stages;
+    params->cuts = job->cuts;
+    params->batch_rows = job->config.batch;
+    params->n_micro_batches = (int)job->config.micro_batches;
+    params->schedule = (sl_schedule_kind_t)job->config.schedule;
+    params->backward_order = (sl_backward_order_t)job->config.backward_order;
+    params->recompute = (sl_recompute_t)job->config.recompute;
+    params->costs = &job->costs;
+    params->optimizer = job->config.optimizer;
+    params->seed = (uint64_t)job->config.seed;
+    params->trace = 1;
+}
+
+sl_status_t sl_job_start(sl_job_t *job)
+{
+    sl_engine_params_t params;
+    sl_status_t status;
+
+    sl_job_engine_params(job, &params);
+    SL_TRY(status, sl_engine_create(&params, &job->engine), out);
+    if (job->config.weights != NULL) {
+        status = sl_engine_weights_load(job->engine, job->config.weights);
+    }
+out:
+    return status;
+}
+
+void sl_job_close(sl_job_t *job)
+{
+    sl_engine_destroy(job->engine);
+    free(job->cuts);
+    sl_part_costs_cleanup(&job->costs);
+    sl_device_set_destroy(job->devices);
+    sl_model_destroy(job->model);
+    sl_dataset_close(job->dataset);
+    sl_config_close(&job->config);
+}
+
+sl_status_t sl_job_evaluate(sl_job_t *job, int64_t max_batches,
+                            sl_eval_sums_t *sums)
+{
+    const sl_loader_params_t params = {.split = SL_DATA_VALID,
+                                       .batch_rows = job->config.batch,
+                                       .seed = (uint64_t)job->config.seed,
+                                       .n_ahead = 2};
+    sl_loader_t *loader = NULL;
+    sl_batch_t batch;
+    sl_status_t status;
+    int64_t i;
+
+    memset(sums, 0, sizeof(*sums));
+    SL_TRY(status, sl_loader_create(job->dataset, &params, &loader), out);
+    for (i = 0; max_batches == 0 || i < max_batches; i++) {
+        SL_TRY(status, sl_loader_next(loader, &batch), out);
+        if (batch.rows == 0) {
+            break;
+        }
+        SL_TRY(status, sl_engine_evaluate(job->engine, &batch, sums), out);
+    }
+out:
+    sl_loader_destroy(loader);
+    return status;
+}

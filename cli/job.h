@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file job.h
+ * From a config to everything a command needs: data set, model, devices,
+ * costs, cuts, engine. The same steps for every subcommand.
+ */
+#ifndef SL_CLI_JOB_H
+#define SL_CLI_JOB_H
+
+#include "cli/config.h"
+
+typedef struct sl_job {
+    sl_config_t config;
+    sl_dataset_t *dataset;
+    sl_model_t *model;
+    sl_device_set_t *devices;
+    int n_stages;
+    int64_t micro_rows; /**< of the largest micro-batch */
+    sl_part_speed_t speed;
+    sl_part_costs_t costs;
+    char profile_path[512];
+    uint64_t profile_key;
+    int *cuts;           /**< owned, n_stages + 1 */
+    sl_engine_t *engine; /**< NULL until sl_job_start */
+} sl_job_t;
+
+/** Config, data set, model, devices, costs, cuts. Clean up in any case. */
+SL_NODISCARD sl_status_t sl_job_open(const char *path,
+                                     const char *const *overrides,
+                                     size_t n_overrides, sl_job_t *job);
+/** The engine's parameters for this job. */
+void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
+/** Create the engine, load the weights the config names. */
+SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);
+/** What the policies and the prediction see. */
+sl_part_problem_t sl_job_problem(const sl_job_t *job);
+void sl_job_close(sl_job_t *job);
+
+/** Evaluate up to `max_batches` (0 = all) of the held-out split. */
+SL_NODISCARD sl_status_t sl_job_evaluate(sl_job_t *job, int64_t max_batches,
+                                         sl_eval_sums_t *sums);
+
+#endif /* SL_CLI_JOB_H */

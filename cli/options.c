@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of the subcommands, with glibc's argp. An option that describes
+ * the job is a key of the config: see `job_options`. */
+#include "cli/options.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/parse.h"
+
+enum {
+    KEY_JOB = 1000,
+    KEY_SET = 900,
+    KEY_OUTPUT = 910,
+    KEY_LAST = 999
+};
+
+/* name, argument, key of the config, help */
+static const struct {
+    const char *name, *arg, *path, *doc;
+} job_options[] = {
+    {"devices", "KIND:N", "devices.use",
+     "Devices: cpu:N is N CPU devices that share the cores out (cpu:1)"},
+    {"threads", "T", "devices.threads",
+     "Kernel threads per device (cores/N, at least 1)"},
+    {"stages", "K", "devices.stages", "Pipeline stages (one per device)"},
+    {"device-memory", "SIZE", "devices.memory",
+     "Memory limit of each device, such as 2GiB (what the machine has)"},
+    {"host-memory", "SIZE", "devices.host_memory",
+     "Host memory behind each device for what its limit leaves no room (0)"},
+    {"batch", "B", "train.batch", "Samples per step"},
+    {"micro-batches", "M", "train.micro_batches", "Micro-batches per step"},
+    {"schedule", "NAME", "train.schedule", "gpipe or 1f1b"},
+    {"backward-order", "NAME", "train.backward_order",
+     "gpipe: fifo or lifo (last micro-batch first)"},
+    {"recompute", "MODE", "train.recompute",
+     "none, full, except-last, or auto: the layers that must be, to fit"},
+    {"steps", "N", "train.steps", "Training steps"},
+    {"seed", "N", "train.seed", "Seed of weights, dropout and data order"},
+    {"weights", "FILE", "train.weights", "Start from this safetensors file"},
+    {"policy", "NAME", "partition.policy", "dp, gpipe or uniform"},
+    {"class", "NAME", "job.class",
+     "What coordinators owe the job: none, guarantee or opportunistic (none)"},
+    {"job-name", "NAME", "job.name",
+     "Name by which `sluice top` and `sluice ctl` know the job (the config's)"},
+    {"prometheus", "FILE", "job.prometheus",
+     "Keep the job's state in this file as Prometheus text"},
+    {"costs", "SOURCE", "partition.costs", "auto, analytic or profile"},
+};
+
+enum {
+    N_JOB_OPTIONS = sizeof(job_options) / sizeof(*job_options)
+};
+
+/* The rest: which set they belong to. */
+static const struct {
+    const char *name, *arg, *doc;
+    unsigned set;
+} other_options[] = {
+    {"metrics", "FILE", "Append one JSON object per step", SL_OPTIONS_OUTPUT},
+    {"timeline", "FILE", "Draw the last step as SVG", SL_OPTIONS_OUTPUT},
+    {"curve", "FILE", "Draw the loss curve as SVG", SL_OPTIONS_OUTPUT},
+    {"save", "FILE", "Write the weights as safetensors at the end",
+     SL_OPTIONS_OUTPUT},
+    {"memory-trace", "FILE", "Record what each device allocates in FILE.cpuN",
+     SL_OPTIONS_OUTPUT},
+    {"quiet", NULL, "No progress line", SL_OPTIONS_OUTPUT},
+    {"repeats", "N", "Measurements; the first is a warm-up (default 10)",
+     SL_OPTIONS_REPEATS},
+    {"json", NULL, "Print JSON", SL_OPTIONS_JSON},
+};
+
+enum {
+    N_OTHER = sizeof(other_options) / sizeof(*other_options)
+};
+
+static error_t add_override(struct argp_state *state, sl_options_t *options,
+                            const char *path, const char *value)
+{
+    const size_t bytes = strlen(path) + strlen(value) + 2;
+    char *text;
+
+    if (options->n_overrides == SL_MAX_OVERRIDES) {
+        argp_error(state, "more than %d settings", SL_MAX_OVERRIDES);
+        return EINVAL;
+    }
+    text = malloc(bytes);
+    if (text == NULL) {
+        return ENOMEM;
+    }
+    (void)snprintf(text, bytes, "%s%s%s", path, path[0] == '\0' ? "" : "=",
+                   value);
+    options->overrides[options->n_overrides++] = text;
+    return 0;
+}
+
+static error_t parse_other(struct argp_state *state, sl_options_t *options,
+                           const char *name, const char *arg)
+{
+    if (strcmp(name, "metrics") == 0) {
+        options->metrics = arg;
+    } else if (strcmp(name, "timeline") == 0) {
+        options->timeline = arg;
+    } else if (strcmp(name, "curve") == 0) {
+        options->curve = arg;
+    } else if (strcmp(name, "save") == 0) {
+        options->save = arg;
+    } else if (strcmp(name, "memory-trace") == 0) {
+        options->memory_trace = arg;
+    } else if (strcmp(name, "quiet") == 0) {
+        options->is_quiet = 1;
+    } else if (strcmp(name, "json") == 0) {
+        options->is_json = 1;
+    } else if (sl_parse_int("--repeats", arg, 2, 100000, &options->repeats) <
+               0) {
+        argp_failure(state, 2, 0, "--repeats %s: a number from 2 to 100000",
+                     arg);
+        return EINVAL;
+    }
+    return 0;
+}
+
+/* The value is read as YAML: a path is quoted, everything else is one plain
+ * word, so that nothing the shell hands over is taken for something else. */
+static error_t add_job_option(struct argp_state *state, sl_options_t *options,
+                              int i, const char *arg)
+{
+    const char *path = job_options[i].path;
+    char quoted[4096];
+    size_t n = 0;
+
+    if (strcmp(job_options[i].arg, "FILE") != 0) {
+        if (arg[0] == '\0' || strpbrk(arg, " \t\n#,[]{}\"'&*!|>%@`") != NULL) {
+            argp_error(state, "--%s '%s' is not %s", job_options[i].name, arg,
+                       job_options[i].arg);
+            return EINVAL;
+        }
+        return add_override(state, options, path, arg);
+    }
+    quoted[n++] = '\'';
+    for (; *arg != '\0' && n < sizeof(quoted) - 3; arg++) {
+        if (*arg == '\'') {
+            quoted[n++] = '\'';
+        }
+        quoted[n++] = *arg;
+    }
+    quoted[n++] = '\'';
+    quoted[n] = '\0';
+    return add_override(state, options, path, quoted);
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    sl_options_t *options = state->input;
+
+    if (key >= KEY_JOB && key < KEY_JOB + N_JOB_OPTIONS) {
+        return add_job_option(state, options, key - KEY_JOB, arg);
+    }
+    if (key >= KEY_OUTPUT && key < KEY_OUTPUT + N_OTHER) {
+        return parse_other(state, options, other_options[key - KEY_OUTPUT].name,
+                           arg);
+    }
+    switch (key) {
+    case KEY_SET:
+        return add_override(state, options, "", arg);
+    case ARGP_KEY_ARG:
+        if (options->config != NULL) {
+            argp_error(state, "one CONFIG, not '%s' and '%s'", options->config,
+                       arg);
+        }
+        options->config = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (options->config == NULL) {
+            argp_error(state, "CONFIG is missing: a YAML file, such as "
+                              "examples/gpt_shakespeare.yaml");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static size_t add_options(struct argp_option *table, unsigned sets)
+{
+    size_t n = 0;
+    int i;
+
+    for (i = 0; i < N_JOB_OPTIONS; i++) {
+        table[n].name = job_options[i].name;
+        table[n].key = KEY_JOB + i;
+        table[n].arg = job_options[i].arg;
+        table[n++].doc = job_options[i].doc;
+    }
+    for (i = 0; i < N_OTHER; i++) {
+        if ((other_options[i].set & sets) != 0) {
+            table[n].name = other_options[i].name;
+            table[n].key = KEY_OUTPUT + i;
+            table[n].arg = other_options[i].arg;
+            table[n++].doc = other_options[i].doc;
+        }
+    }
+    table[n].name = "set";
+    table[n].key = KEY_SET;
+    table[n].arg = "KEY=VALUE";
+    table[n++].doc = "Set any key of the config, such as optimizer.lr=0.01";
+    return n;
+}
+
+sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
+                             int argc, char **argv, sl_options_t *options)
+{
+    struct argp_option table[N_JOB_OPTIONS + N_OTHER + 2];
+    struct argp argp = {0};
+    char command[64];
+    char *argv0 = argv[0];
+    sl_status_t status = SL_OK;
+
+    memset(options, 0, sizeof(*options));
+    memset(table, 0, sizeof(table));
+    options->repeats = 10;
+    (void)add_options(table, sets);
+    argp.options = table;
+    argp.parser = parse_option;
+    argp.args_doc = "CONFIG";
+    argp.doc = brief;
+    (void)snprintf(command, sizeof(command), "sluice %s", name);
+    argv[0] = command;
+    argp_err_exit_status = 2;
+    if (argp_parse(&argp, argc, argv, 0, NULL, options) != 0) {
+        status = SL_ERR_INVALID_ARG;
+    }
+    argv[0] = argv0;
+    return status;
+}
+
+void sl_options_cleanup(sl_options_t *options)
+{
+    size_t i;
+
+    for (i = 0; i < options->n_overrides; i++) {
+        free(options->overrides[i]);
+    }
+}

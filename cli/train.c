@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `sluice train`: the main job. */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/memory_trace.h"
+#include "cli/options.h"
+#include "cli/train_control.h"
+#include "engine/report/curve.h"
+#include "engine/report/metrics.h"
+#include "engine/report/progress.h"
+#include "engine/report/timeline_svg.h"
+
+enum {
+    EXIT_INTERRUPTED = 130
+};
+
+/* Set in a signal handler, read by several threads. */
+static atomic_int is_interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    atomic_store(&is_interrupted, 1);
+}
+
+static int ask_interrupted(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&is_interrupted);
+}
+
+/* The first Ctrl-C ends the run after the step, a second one at once. */
+static void catch_interrupts(void)
+{
+    struct sigaction action;
+
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)SA_RESETHAND;
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+/* Where a run's results go. */
+typedef struct sl_train {
+    const sl_options_t *options;
+    sl_job_t job;
+    sl_loader_t *loader;
+    sl_progress_t *progress;         /**< NULL when quiet */
+    sl_metrics_t *metrics;           /**< NULL without --metrics */
+    sl_control_t *control;           /**< NULL when there is none */
+    sl_memory_trace_t *memory_trace; /**< NULL without --memory-trace */
+    const char *unit;
+    double units_per_row;
+    double *losses; /**< per step; owned */
+    size_t n_losses;
+    double last_loss;
+    size_t *first_limits; /**< of memory, one a device; owned */
+} sl_train_t;
+
+static void find_unit(sl_train_t *train)
+{
+    train->unit = "samples";
+    train->units_per_row = 1.0;
+    if (train->job.model->data.dtype == SL_DTYPE_I32) {
+        train->unit = "tokens";
+        train->units_per_row =
+            (double)sl_tensor_elements(&train->job.model->data);
+    }
+}
+
+static sl_status_t open_outputs(sl_train_t *train)
+{
+    sl_progress_params_t params;
+    sl_status_t status = SL_OK;
+
+    train->losses =
+        calloc((size_t)train->job.config.steps + 1, sizeof(*train->losses));
+    if (train->losses == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "no host memory for the losses of %lld steps",
+                (long long)train->job.config.steps);
+    }
+    if (!train->options->is_quiet) {
+        sl_progress_params_default(&params);
+        params.n_steps = (uint32_t)train->job.config.steps;
+        params.unit = train->unit;
+        SL_TRY(status, sl_progress_create(&params, &train->progress), out);
+    }
+    if (train->options->metrics != NULL) {
+        status = sl_metrics_open(train->options->metrics, 1, &train->metrics);
+    }
+out:
+    return status;
+}
+
+static sl_status_t open_loader(sl_train_t *train)
+{
+    const sl_loader_params_t params = {.split = SL_DATA_TRAIN,
+                                       .batch_rows = train->job.config.batch,
+                                       .shuffle = 1,
+                                       .seed = (uint64_t)train->job.config.seed,
+                                       .n_ahead = 2};
+
+    return sl_loader_create(train->job.dataset, &params, &train->loader);
+}
+
+static void tell_progress(const sl_train_t *train,
+                          const sl_step_report_t *report, double n_units)
+{
+    sl_progress_device_t devices[64];
+    sl_progress_update_t update;
+    int d;
+
+    if (train->progress == NULL) {
+        return;
+    }
+    memset(&update, 0, sizeof(update));
+    for (d = 0; d < report->n_devices && d < 64; d++) {
+        devices[d].name = report->devices[d].name;
+        devices[d].used_bytes = report->devices[d].held_bytes;
+        devices[d].limit_bytes = report->devices[d].limit_bytes;
+        update.n_devices++;
+    }
+    update.step = report->step;
+    update.loss = report->loss;
+    update.n_units = n_units;
+    update.step_us = report->step_us;
+    update.bubble = report->bubble;
+    update.devices = devices;
+    update.now_ns = sl_clock_ns();
+    sl_progress_update(train->progress, &update);
+}
+
+static void tell_metrics(const sl_train_t *train,
+                         const sl_step_report_t *report, double n_units)
+{
+    sl_metrics_device_t devices[64];
+    sl_metrics_step_t step;
+    int d;
+
+    if (train->metrics == NULL) {
+        return;
+    }
+    memset(&step, 0, sizeof(step));
+    for (d = 0; d < report->n_devices && d < 64; d++) {
+        devices[d].name = report->devices[d].name;
+        devices[d].used_bytes = report->devices[d].used_bytes;
+        devices[d].peak_bytes = report->devices[d].peak_bytes;
+        devices[d].limit_bytes = report->devices[d].limit_bytes;
+        devices[d].busy = report->devices[d].busy;
+        step.n_devices++;
+    }
+    step.step = report->step;
+    step.loss = report->loss;
+    step.accuracy = report->accuracy;
+    step.learning_rate = report->learning_rate;
+    step.gradient_norm = report->gradient_norm;
+    step.step_ms = report->step_us * 1e-3;
+    step.units_per_s = n_units / report->step_us * 1e6;
+    step.unit = train->unit;
+    step.bubble = report->bubble;
+    step.devices = devices;
+    sl_metrics_write(train->metrics, &step);
+}
+
+static sl_status_t evaluate(sl_train_t *train, uint32_t step)
+{
+    sl_eval_sums_t sums;
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
+           out);
+    if (sums.n_valid > 0.0) {
+        sl_progress_clear(train->progress);
+        (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
+                     step, sums.loss_sum / sums.n_valid,
+                     sums.n_correct / sums.n_valid);
+        (void)fflush(stdout);
+    }
+out:
+    return status;
+}
+
+static sl_status_t remember_limits(sl_train_t *train)
+{
+    const int n = train->job.devices->n_devices;
+    sl_status_t status;
+    int d;
+
+    train->first_limits = calloc((size_t)n, sizeof(*train->first_limits));
+    if (train->first_limits == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "no host memory for the limits of %d devices", n);
+    }
+    for (d = 0; d < n; d++) {
+        sl_mem_stats_t stats;
+
+        sl_mem_stats(train->job.devices->devices[d].mem, &stats);
+        train->first_limits[d] = stats.limit_bytes;
+    }
+    return SL_OK;
+out:
+    return status;
+}
+
+/* Whether some device's limit is below what the job started with. */
+static int is_squeezed(const sl_train_t *train)
+{
+    int d;
+
+    for (d = 0; d < train->job.devices->n_devices; d++) {
+        sl_mem_stats_t stats;
+
+        sl_mem_stats(train->job.devices->devices[d].mem, &stats);
+        if (stats.limit_bytes < train->first_limits[d]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* One step. A limit that was lowered below the need is no reason to lose the
+ * job: it waits until another order comes, then runs the same batch again. */
+static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
+                                     sl_step_report_t *report)
+{
+    sl_status_t status = sl_engine_step(train->job.engine, batch, report);
+
+    while (status == SL_ERR_QUOTA && is_squeezed(train)) {
+        sl_progress_clear(train->progress);
+        sl_warn("%s; waiting for a higher limit", sl_last_error());
+        if (sl_control_await_order(train->control)) {
+            break;
+        }
+        status = sl_engine_step(train->job.engine, batch, report);
+    }
+    return status;
+}
+
+static sl_status_t train_step(sl_train_t *train)
+{
+    const int64_t every = train->job.config.eval_every;
+    sl_step_report_t report;
+    sl_batch_t batch;
+    sl_status_t status;
+    double n_units;
+
+    SL_TRY(status, sl_loader_next(train->loader, &batch), out);
+    SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
+    n_units = (double)batch.rows * train->units_per_row;
+    train->last_loss = report.loss;
+    train->losses[train->n_losses++] = report.loss;
+    tell_progress(train, &report, n_units);
+    tell_metrics(train, &report, n_units);
+    if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
+        atomic_store(&is_interrupted, 1); /* told to stop */
+    }
+    if (every > 0 && (report.step + 1) % every == 0) {
+        status = evaluate(train, report.step + 1);
+    }
+out:
+    return status;
+}
+
+static sl_status_t write_timeline(const sl_train_t *train)
+{
+    const sl_job_t *job = &train->job;
+    const char *schedules[] = {"gpipe", "1f1b"};
+    const char **names;
+    sl_timeline_t timeline;
+    sl_status_t status;
+    int k;
+
+    memset(&timeline, 0, sizeof(timeline));
+    names = calloc((size_t)job->n_stages, sizeof(*names));
+    if (names == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a timeline");
+    }
+    for (k = 0; k < job->n_stages; k++) {
+        names[k] = sl_engine_stage_device(job->engine, k)->name;
+    }
+    timeline.n_events = sl_engine_trace(job->engine, &timeline.events);
+    timeline.n_stages = job->n_stages;
+    (void)sl_split_rows(job->config.batch, (int)job->config.micro_batches, 0,
+                        &timeline.n_micro_batches);
+    timeline.schedule = schedules[job->config.schedule];
+    timeline.row_names = names;
+    timeline.bubble = NAN;
+    status = sl_timeline_svg_write(train->options->timeline, &timeline);
+out:
+    free(names);
+    return status;
+}
+
+static sl_status_t draw_curve(const sl_train_t *train)
+{
+    const sl_curve_series_t series = {
+        .name = "loss", .y = train->losses, .n = train->n_losses};
+    const sl_curve_text_params_t params = {0};
+    char *text = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, sl_curve_text(&series, &params, &text), out);
+    (void)fputs(text, stdout);
+    free(text);
+    if (train->options->curve != NULL) {
+        status = sl_curve_svg_write(train->options->curve,
+                                    train->job.config.name, &series, 1);
+    }
+out:
+    return status;
+}
+
+/* Everything after the last step; the state hash is printed last. */
+static sl_status_t finish(sl_train_t *train)
+{
+    const sl_options_t *options = train->options;
+    sl_status_t status = SL_OK;
+    uint64_t hash;
+
+    sl_progress_destroy(train->progress);
+    train->progress = NULL;
+    if (options->save != NULL) {
+        SL_KEEP(status,
+                sl_engine_weights_save(train->job.engine, options->save));
+    }
+    if (options->timeline != NULL && train->n_losses > 0) {
+        SL_KEEP(status, write_timeline(train));
+    }
+    if (train->n_losses > 1) {
+        SL_KEEP(status, draw_curve(train));
+    }
+    SL_KEEP(status, sl_metrics_close(train->metrics));
+    train->metrics = NULL;
+    SL_KEEP(status, sl_memory_trace_close(train->memory_trace));
+    train->memory_trace = NULL;
+    SL_KEEP(status, sl_engine_state_hash(train->job.engine, &hash));
+    if (status >= 0) {
+        (void)printf(
+            "final loss %.6f  step %" PRIu32 "  state-hash %016" PRIx64 "\n",
+            train->last_loss, sl_engine_n_steps(train->job.engine), hash);
+    }
+    return status;
+}
+
+static void close_all(sl_train_t *train)
+{
+    sl_progress_destroy(train->progress);
+    if (train->metrics != NULL) {
+        (void)!sl_metrics_close(train->metrics);
+    }
+    sl_control_close(train->control);
+    sl_loader_destroy(train->loader);
+    (void)!sl_memory_trace_close(train->memory_trace);
+    free(train->losses);
+    free(train->first_limits);
+    sl_job_close(&train->job);
+}
+
+/* From an opened job to its last step. */
+static sl_status_t run(sl_train_t *train)
+{
+    sl_status_t status;
+    int64_t i;
+
+    find_unit(train);
+    catch_interrupts();
+    SL_TRY(status, remember_limits(train), out);
+    SL_TRY(status,
+           sl_train_control_open(&train->job, train->unit, ask_interrupted,
+                                 &train->control),
+           out);
+    if (sl_control_admit(train->control)) {
+        atomic_store(&is_interrupted, 1); /* ended before it began */
+        goto out;
+    }
+    if (train->options->memory_trace != NULL) {
+        SL_TRY(status,
+               sl_memory_trace_open(train->options->memory_trace,
+                                    train->job.devices, &train->memory_trace),
+               out);
+    }
+    SL_TRY(status, sl_job_start(&train->job), out);
+    SL_TRY(status, open_loader(train), out);
+    SL_TRY(status, open_outputs(train), out);
+    for (i = 0; i < train->job.config.steps && !atomic_load(&is_interrupted);
+         i++) {
+        SL_TRY(status, train_step(train), out);
+    }
+    status = finish(train);
+out:
+    return status;
+}
+
+int sl_command_train(int argc, char **argv)
+{
+    sl_options_t options;
+    sl_train_t train;
+    sl_status_t status;
+
+    memset(&train, 0, sizeof(train));
+    train.options = &options;
+    train.last_loss = NAN;
+    SL_TRY(status,
+           sl_options_parse("train",
+                            "Train a model as CONFIG says. The last line is "
+                            "the final loss and a hash of all parameters, "
+                            "moments and statistics.",
+                            SL_OPTIONS_OUTPUT, argc, argv, &options),
+           out);
+    SL_TRY(status,
+           sl_job_open(options.config, (const char *const *)options.overrides,
+                       options.n_overrides, &train.job),
+           out);
+    status = run(&train);
+out:
+    close_all(&train);
+    sl_options_cleanup(&options);
+    if (status < 0) {
+        return sl_exit_status(status);
+    }
+    return atomic_load(&is_interrupted) ? EXIT_INTERRUPTED : 0;
+}

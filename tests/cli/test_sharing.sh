@@ -1,0 +1,166 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A coordinator and jobs as real processes: each party is killed in turn, and
+# all jobs end with the state that they have alone.
+#   tests/cli/test_sharing.sh build/sluice
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+folder=$(mktemp -d)
+coordinator= host= guest=
+end_all() {
+    for pid in $coordinator $host $guest; do kill -9 "$pid" 2>/dev/null; done
+    rm -rf "$folder"
+}
+trap end_all EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+SLUICE_LOG=error
+export SLUICE_RUN_DIR SLUICE_LOG
+
+fail() {
+    echo "FAILED: $1"
+    "$sluice" ctl list
+    for log in *.log; do
+        echo "== $log"
+        tail -n 20 "$log"
+    done
+    exit 1
+}
+
+# exits STATUS TEXT COMMAND...: that exit status, and TEXT (if any)
+# in its output
+exits() {
+    want=$1
+    text=$2
+    shift 2
+    "$@" >out.log 2>&1
+    status=$?
+    if [ $status -ne "$want" ] ||
+        { [ -n "$text" ] && ! grep -qe "$text" out.log; }; then
+        fail "$*: exit status $status, not $want with '$text'"
+    fi
+}
+
+# until_shows TEXT COMMAND...: within a minute TEXT is in its output
+until_shows() {
+    text=$1
+    shift
+    n=0
+    while ! "$@" 2>&1 | grep -qe "$text"; do
+        n=$((n + 1))
+        [ $n -lt 600 ] || fail "$* never shows '$text'"
+        sleep 0.1
+    done
+}
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
+model: {type: gpt, layers: 2, width: 64, heads: 2, vocab: 64}
+train: {batch: 8, micro_batches: 2}
+optimizer: {type: adamw, lr: 0.01}
+devices: {use: "cpu:1", threads: 1}
+YAML
+train() { # NAME CLASS STEPS
+    exec "$sluice" train gpt.yaml --quiet --job-name "$1" --class "$2" \
+        --steps "$3" >"$1.log" 2>&1
+}
+begin_coordinator() {
+    rm -f coordinator.log
+    "$sluice" coordinator --ttl 1 "$@" >coordinator.log 2>&1 &
+    coordinator=$!
+    until_shows 'coordinator of' cat coordinator.log # it has the lease
+}
+hash_in() { sed -n 's/.*state-hash //p' "$1"; }
+
+(train alone none 300)
+alone=$(hash_in alone.log)
+[ -n "$alone" ] || fail "a job alone has no hash"
+
+exits 0 'no jobs' "$sluice" ctl list
+exits 1 "there is no job 'x'" "$sluice" ctl suspend x
+exits 2 'share JOB DEVICE' "$sluice" ctl share x
+exits 2 "there is no 'frob'" "$sluice" ctl frob
+exits 2 'say list' "$sluice" ctl
+exits 2 'guarantee-first, fair and static' "$sluice" coordinator --policy best
+exits 2 'out of range' "$sluice" coordinator --floor 0
+exits 0 'no coordinator' "$sluice" top
+exits 0 '"jobs": \[\]' "$sluice" top --json
+
+# A job that is held does not end, whatever the machine's speed.
+begin_coordinator
+exits 1 'already' "$sluice" coordinator
+exits 0 'dry run' "$sluice" coordinator --dry-run --once
+(train host guarantee 300) &
+host=$!
+until_shows 'host-.*running' "$sluice" ctl list
+exits 0 '' "$sluice" ctl suspend host
+until_shows 'host-.*suspended.*suspended by hand' "$sluice" ctl list
+(train guest opportunistic 300) &
+guest=$!
+until_shows 'guest-.*running' "$sluice" ctl list
+exits 0 '' "$sluice" ctl suspend guest
+until_shows 'guest-.*suspended' "$sluice" ctl list
+
+# By hand: answered, shown, and left by the coordinator that comes next.
+exits 0 '' "$sluice" ctl share guest cpu:0 30
+exits 0 '' "$sluice" ctl limit host cpu:0 100MiB
+exits 2 "has no device 'cpu:7'; it has cpu:0" "$sluice" ctl share host cpu:7 9
+exits 2 'out of range' "$sluice" ctl share host cpu:0 101
+exits 2 'has at most' "$sluice" ctl limit host all 1000TB
+exits 2 'at least 1 byte' "$sluice" ctl limit host all 0
+until_shows 'guest-.*30.0%' "$sluice" top
+until_shows 'host-.*100.00 MiB' "$sluice" top
+kill -9 "$coordinator"
+wait "$coordinator" 2>/dev/null
+until_shows 'no coordinator' "$sluice" top
+begin_coordinator
+sleep 1
+exits 0 'guest-.*30.0%' "$sluice" top
+exits 0 'host-.*suspended.*100.00 MiB' "$sluice" ctl list
+exits 0 '' "$sluice" ctl share guest all auto
+exits 0 '' "$sluice" ctl limit host all auto
+exits 0 '' "$sluice" ctl promote guest
+until_shows 'guest-.*guarantee' "$sluice" ctl list
+exits 0 '' "$sluice" ctl demote guest
+until_shows 'guest-.*opportunistic' "$sluice" ctl list
+
+# The coordinator dies while both run; the guest is killed and comes again.
+exits 0 '' "$sluice" ctl resume guest
+exits 0 '' "$sluice" ctl resume host
+kill -9 "$coordinator"
+wait "$coordinator" 2>/dev/null
+begin_coordinator
+wait "$host" || fail "the guarantee job failed"
+[ "$(hash_in host.log)" = "$alone" ] || fail "the host differs from alone"
+kill -9 "$guest" 2>/dev/null
+wait "$guest" 2>/dev/null
+until_shows 'no jobs' "$sluice" ctl list
+(train guest opportunistic 300) &
+guest=$!
+wait "$guest" || fail "the guest failed"
+[ "$(hash_in guest.log)" = "$alone" ] || fail "the guest differs from alone"
+
+# One that does not fit says why, and starts when there is room.
+kill -TERM "$coordinator"
+wait "$coordinator" || fail "SIGTERM is not a clean end"
+begin_coordinator --device-memory 1MiB
+(train late opportunistic 3) &
+guest=$!
+until_shows 'late-.*waiting.*needs .* on cpu:0, which has' "$sluice" ctl list
+kill -TERM "$coordinator"
+wait "$coordinator"
+begin_coordinator
+wait "$guest" || fail "the job that waited failed"
+grep -q 'state-hash' late.log || fail "the job that waited did not train"
+
+# A run directory that goes is told, not waited for.
+rm -rf run
+n=0
+while kill -0 "$coordinator" 2>/dev/null && [ $n -lt 100 ]; do
+    n=$((n + 1))
+    sleep 0.1
+done
+wait "$coordinator" && fail "the directory went and the coordinator did not"
+grep -q 'was removed' coordinator.log || fail "it does not say why it ended"
+coordinator=
+echo "sharing: passed"

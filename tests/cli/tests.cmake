@@ -1,0 +1,24 @@
+# The program from outside, and the house rules.
+add_test(NAME cli.program
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cli.sh $<TARGET_FILE:sluice>)
+add_test(NAME cli.control
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_control.sh
+        $<TARGET_FILE:sluice>)
+add_test(NAME cli.sharing
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
+        $<TARGET_FILE:sluice>)
+add_test(NAME house.layout
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
+add_test(NAME house.headers
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_headers.sh)
+# Skipped without PyTorch.
+find_program(SL_PYTHON python3)
+if(SL_PYTHON)
+    add_test(NAME parity.pytorch
+        COMMAND ${SL_PYTHON}
+            ${CMAKE_CURRENT_SOURCE_DIR}/parity/parity.py $<TARGET_FILE:sluice>)
+    set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
+endif()
+set_tests_properties(
+    cli.program cli.control cli.sharing house.layout house.headers PROPERTIES
+    TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
