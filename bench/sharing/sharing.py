@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A guarantee job on two cores with a guest beside it, under several ways of
+sharing. Both jobs run all the time; one or the other is held in turn: guarantee
+job alone, both, guest alone, and again, so that each measurement of both has
+its comparison within seconds, on the machine as it is then. Checks that
+results do not depend on the company.
+
+    bench/sharing/sharing.py [--sluice build/sluice] [--repetitions 5]
+                             [--seconds 4] [--warm-up 20] [WAY...]
+
+The guarantee job is a pipeline of two stages with few micro-batches, so its
+idle part are its bubbles. The guest is a pipeline of the same model.
+"""
+
+import argparse
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+CONFIG = """
+name: bench
+data: {format: synthetic_tokens, context: 64, classes: 256, n_samples: 512}
+model: {type: gpt, layers: 6, width: 128, heads: 4, vocab: 256, dropout: 0.0}
+train: {batch: 16, schedule: 1f1b}
+optimizer: {type: sgd, lr: 1.0e-3}
+devices: {use: "cpu:2", threads: 1}
+"""
+
+# name: (policy of a coordinator, prefix of the guest's command)
+WAYS = {
+    "no control": (None, []),
+    "nice 19": (None, ["nice", "-n", "19"]),
+    "static 50/50": ("static", []),
+    "guarantee-first": ("guarantee-first", []),
+}
+
+
+def read_steps(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
+
+
+class Job:
+    """A `sluice train` in the background."""
+
+    def __init__(self, bench, name, options, prefix=()):
+        self.metrics = os.path.join(bench.folder, f"{name}.jsonl")
+        self.log = open(os.path.join(bench.folder, f"{name}.log"), "w+",
+                        encoding="utf-8")
+        if os.path.exists(self.metrics):
+            os.remove(self.metrics)
+        self.process = subprocess.Popen(
+            [*prefix, bench.sluice, "train", bench.config, "--quiet",
+             "--metrics", self.metrics, "--job-name", name, *options],
+            stdout=self.log, stderr=subprocess.STDOUT, env=bench.environment)
+
+    def n_steps(self):
+        return len(read_steps(self.metrics))
+
+    def wait_for_step(self, n, timeout=120):
+        end = time.monotonic() + timeout
+        while self.n_steps() < n:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise SystemExit("a job did not come to step "
+                                 f"{n}:\n{self.output()}")
+            time.sleep(0.05)
+
+    def output(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()
+
+    def end(self):
+        """Ends after its step; returns (steps, hash)."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.wait(120)
+        found = re.search(r"step (\d+)  state-hash (\w+)", self.output())
+        if found is None:
+            raise SystemExit(f"a job failed:\n{self.output()}")
+        return int(found.group(1)), found.group(2)
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.sluice = os.path.abspath(arguments.sluice)
+        self.seconds = arguments.seconds
+        self.warm_up = arguments.warm_up
+        self.repetitions = arguments.repetitions
+        self.folder = tempfile.mkdtemp(prefix="sluice-sharing-")
+        self.config = os.path.join(self.folder, "config.yaml")
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(CONFIG)
+        self.environment = dict(os.environ)
+        self.environment["SLUICE_RUN_DIR"] = os.path.join(self.folder, "run")
+        self.hosts = ["--class", "guarantee", "--micro-batches", "2"]
+        self.guests = ["--class", "opportunistic", "--micro-batches", "8"]
+
+    def close(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ctl(self, *words):
+        subprocess.run([self.sluice, "ctl", *words], env=self.environment,
+                       check=True)
+
+    def progress(self):
+        """The guest's ops so far and the time of that status: finer than its
+        mini-batches."""
+        path = glob.glob(os.path.join(self.environment["SLUICE_RUN_DIR"],
+                                      "jobs", "guest-*", "status.json"))[0]
+        with open(path, encoding="utf-8") as file:
+            status = json.load(file)
+        return (sum(device["n_ops"] for device in status["devices"]),
+                status["time_ns"] * 1e-9)
+
+    def later_progress(self, after):
+        """The first status that is later."""
+        while True:
+            ops, when = self.progress()
+            if when > after:
+                return ops, when
+            time.sleep(0.02)
+
+    def measure(self, host, guest, has_host, has_guest):
+        """One window. Holding and letting go act within a mini-batch."""
+        if has_host:
+            self.ctl("resume", "host")
+        if has_guest:
+            self.ctl("share", "guest", "all", "auto")
+        time.sleep(0.3)
+        if has_host:  # the first mini-batch began before
+            host.wait_for_step(host.n_steps() + 1)
+            first = host.n_steps()
+        if has_guest:
+            begin, start = self.later_progress(self.progress()[1])
+        time.sleep(self.seconds)
+        result = {}
+        if has_guest:
+            ops, end = self.later_progress(self.progress()[1])
+            result["rate"] = (ops - begin) / (end - start)
+        if has_host:
+            host.wait_for_step(first + 3)
+            steps = read_steps(host.metrics)[first:]
+            result["ms"] = [step["step_ms"] for step in steps]
+            result["idle"] = 1.0 - statistics.mean(
+                device["busy"] for step in steps for device in step["devices"])
+        return result
+
+    def run(self, way):
+        policy, prefix = WAYS[way]
+        coordinator = None
+        if policy is not None:
+            coordinator = subprocess.Popen(
+                [self.sluice, "coordinator", "--quiet", "--policy", policy],
+                env=self.environment)
+            time.sleep(0.5)
+        many = ["--steps", "1000000"]
+        host = Job(self, "host", self.hosts + many)
+        host.wait_for_step(12)
+        guest = Job(self, "guest", self.guests + many, prefix)
+        guest.wait_for_step(1)
+        time.sleep(self.warm_up if policy else 1.0)
+        windows = []
+        for _ in range(self.repetitions):
+            self.ctl("share", "guest", "all", "0")
+            alone = self.measure(host, guest, True, False)
+            both = self.measure(host, guest, True, True)
+            self.ctl("suspend", "host")
+            solo = self.measure(host, guest, False, True)
+            windows.append((alone, both, solo))
+        ends = {"host": None, "guest": None}
+        self.ctl("resume", "host")
+        for name, job in (("host", host), ("guest", guest)):
+            ends[name] = job.end()
+        if coordinator is not None:
+            coordinator.send_signal(signal.SIGTERM)
+            if coordinator.wait(10) != 0:
+                raise SystemExit("the coordinator failed")
+        return windows, ends
+
+    def is_exact(self, options, end):
+        """Whether a job alone has the same state after as many steps."""
+        n_steps, state = end
+        job = Job(self, "check", options + ["--steps", str(n_steps)])
+        job.process.wait(600)
+        return job.end() == (n_steps, state)
+
+
+def percentile(values, part):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def slower(values):
+    return f"{100 * (statistics.median(values) - 1):+7.1f} %"
+
+
+def summarise(windows):
+    """Medians over the repetitions, each against its own neighbours."""
+    mean, median, tail, rate, idle = [], [], [], [], []
+    for alone, both, solo in windows:
+        mean.append(statistics.mean(both["ms"]) / statistics.mean(alone["ms"]))
+        median.append(statistics.median(both["ms"]) /
+                      statistics.median(alone["ms"]))
+        tail.append(percentile(both["ms"], 0.99) /
+                    percentile(alone["ms"], 0.99))
+        if not solo["rate"]:
+            raise SystemExit("the guest alone got nowhere: the machine is "
+                             "too busy to measure on")
+        rate.append(both["rate"] / solo["rate"])
+        idle.append(rate[-1] / alone["idle"])
+    return (f"{slower(mean)}{slower(median)}{slower(tail)}"
+            f"{statistics.median(rate):9.2f}{statistics.median(idle):9.2f}"
+            f"   {100 * (min(mean) - 1):+.1f} .. {100 * (max(mean) - 1):+.1f} %"
+            f"   {min(rate):.2f} .. {max(rate):.2f}")
+
+
+def print_table(runs):
+    alone = [window[0] for windows in runs.values() for window in windows]
+    own = statistics.median(statistics.median(run["ms"]) for run in alone)
+    idle = statistics.median(run["idle"] for run in alone)
+    load = os.getloadavg()[1]
+    print(f"\nguarantee job alone: median mini-batch {own:.1f} ms, idle part "
+          f"{idle:.2f}; load of the machine {load:.1f}")
+    print("guarantee job slower by; guest's throughput over alone, and over "
+          "(alone x idle part); medians and range\n")
+    print(f"{'':18}{'mean':>9}{'median':>9}{'p99':>9}{'guest':>9}"
+          f"{'of idle':>9}   least .. most mean   least .. most guest")
+    for way, windows in runs.items():
+        print(f"{way:18}{summarise(windows)}")
+
+
+def check(bench, way, ends):
+    """Both jobs again alone."""
+    is_good = True
+    for job, options in (("host", bench.hosts), ("guest", bench.guests)):
+        if not bench.is_exact(options, ends[job]):
+            print(f"{way}: the {job}'s state differs from alone")
+            is_good = False
+    if is_good:
+        print(f"\n{way}: states of both jobs are the same as alone, bit by "
+              "bit")
+    return is_good
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sluice",
+                        default=os.path.join(ROOT, "build", "sluice"))
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--warm-up", type=float, default=20.0)
+    parser.add_argument("ways", nargs="*", metavar="WAY",
+                        help="of " + ", ".join(WAYS))
+    arguments = parser.parse_args()
+    for way in arguments.ways:
+        if way not in WAYS:
+            parser.error(f"there is no '{way}'; there are " + ", ".join(WAYS))
+    bench = Bench(arguments)
+    runs, ends = {}, {}
+    try:
+        for way in arguments.ways or WAYS:
+            print(f"{way} ...", file=sys.stderr)
+            runs[way], ends[way] = bench.run(way)
+        print_table(runs)
+        is_good = check(bench, way, ends[way])
+    finally:
+        bench.close()
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
