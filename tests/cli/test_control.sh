@@ -148,9 +148,9 @@ fi
 chmod 700 run
 
 # ---- a limit below the need: the job waits, and goes on when it rises ----
-alone=$("$sluice" train net.yaml --quiet --devices cpu:2 --steps 1500 2>/dev/null |
+alone=$("$sluice" train net.yaml --quiet --devices cpu:2 --steps 600 2>/dev/null |
     tail -1)
-start --steps 1500 --job-name squeezed
+start --steps 600 --job-name squeezed
 put 1 ', "devices": {"cpu:0": {"limit_bytes": 1}, "cpu:1": {"limit_bytes": 1}}'
 wait_for 'a job that waits' 'grep -q "waiting for a higher limit" err ||
     ! kill -0 $pid'

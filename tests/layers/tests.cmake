@@ -18,7 +18,7 @@ foreach(name conv2d batch_norm pool concat upsample2d flatten)
     if(TARGET test_layers_${name})
         add_test(NAME layers.${name}.avx2 COMMAND test_layers_${name})
         set_tests_properties(layers.${name}.avx2 PROPERTIES LABELS layers
-            TIMEOUT 120
+            TIMEOUT 300
             ENVIRONMENT "${SL_TEST_ENVIRONMENT};DNNL_MAX_CPU_ISA=AVX2")
     endif()
 endforeach()
