@@ -43,24 +43,6 @@ static int is_on_path(const char *program)
     return 0;
 }
 
-static void cpu_model(char *text, size_t text_bytes)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-
-    (void)snprintf(text, text_bytes, "unknown");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
-            (void)snprintf(text, text_bytes, "%s", strchr(line, ':') + 2);
-            text[strcspn(text, "\n")] = '\0';
-            break;
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-}
-
 static const char *isa_name(void)
 {
     /* the values are sets of features */
@@ -90,7 +72,7 @@ int sl_command_doctor(int argc, char **argv)
     }
     sl_format_bytes((uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE), memory,
                     sizeof(memory));
-    cpu_model(cpu, sizeof(cpu));
+    sl_device_cpu_model(cpu, sizeof(cpu));
     (void)printf("sluice %s\n\n", SL_VERSION);
     (void)printf("%-14s %s\n", "cpu", cpu);
     (void)printf("%-14s %d usable by this process\n", "cores",

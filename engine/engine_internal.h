@@ -268,6 +268,13 @@ double sl_engine_gradient_norm(const sl_engine_t *engine);
 /** Sum of the losses of all micro-batches of the job. */
 double sl_engine_loss_sum(const sl_engine_t *engine);
 
+/** Whether a parameter is part of the state under its own name: hashed and
+ *  saved. Accumulators live within a step, tied ones are their owner's. */
+static inline int sl_param_is_state(const sl_param_t *param)
+{
+    return param->kind != SL_PARAM_ACCUMULATOR && param->tied_layer < 0;
+}
+
 /* engine.c */
 /** Stages and state, no threads. `own` is checked and has n_stages; `keeps`
  *  may be NULL and is copied; `dry` may be NULL. */

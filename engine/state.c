@@ -133,12 +133,6 @@ out:
     return status;
 }
 
-/* Whether a parameter is part of the state under its own name. */
-static int is_state(const sl_param_t *param)
-{
-    return param->kind != SL_PARAM_ACCUMULATOR && param->tied_layer < 0;
-}
-
 static sl_status_t hash_param(const sl_stage_t *stage,
                               const sl_stage_param_t *param, uint64_t *hash_p)
 {
@@ -174,7 +168,7 @@ sl_status_t sl_engine_state_hash(sl_engine_t *engine, uint64_t *hash_p)
         const sl_stage_t *stage = &engine->stages[k];
 
         for (p = 0; p < stage->n_params; p++) {
-            if (is_state(stage->params[p].desc)) {
+            if (sl_param_is_state(stage->params[p].desc)) {
                 SL_TRY(status, hash_param(stage, &stage->params[p], &hash),
                        out);
             }

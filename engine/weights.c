@@ -18,11 +18,6 @@ typedef struct sl_weight {
     char name[NAME_BYTES];
 } sl_weight_t;
 
-static int is_saved(const sl_param_t *param)
-{
-    return param->kind != SL_PARAM_ACCUMULATOR && param->tied_layer < 0;
-}
-
 /* All of the model's tensors, in model order; both lists are owned. */
 static sl_status_t list_weights(const sl_model_t *model,
                                 sl_weight_t **weights_p,
@@ -46,7 +41,7 @@ static sl_status_t list_weights(const sl_model_t *model,
         for (p = 0; p < layer->n_params; p++) {
             const sl_param_t *param = &layer->params[p];
 
-            if (!is_saved(param)) {
+            if (!sl_param_is_state(param)) {
                 continue;
             }
             weights[n].layer = l;

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 #include "base/hash.h"
 #include "partition/partition_internal.h"
@@ -69,42 +68,6 @@ uint64_t sl_part_layer_key(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     return hash;
 }
 
-/** A line of /proc/cpuinfo with this name, onto `text`; 0 without one. */
-static int find_cpu_line(FILE *file, const char *name, char *text,
-                         size_t text_bytes)
-{
-    char line[256];
-
-    rewind(file);
-    while (fgets(line, sizeof(line), file) != NULL) {
-        const char *value = strchr(line, ':');
-
-        if (strncmp(line, name, strlen(name)) == 0 && value != NULL) {
-            (void)snprintf(text, text_bytes, "%s", value + 1);
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/** What the processor calls itself; its architecture when it does not. */
-static void cpu_model(char *text, size_t text_bytes)
-{
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    struct utsname system;
-    int is_found = 0;
-
-    if (file != NULL) {
-        is_found = find_cpu_line(file, "model name", text, text_bytes) ||
-                   find_cpu_line(file, "CPU part", text, text_bytes);
-        (void)fclose(file);
-    }
-    if (!is_found) {
-        (void)snprintf(text, text_bytes, "%s",
-                       uname(&system) == 0 ? system.machine : "unknown");
-    }
-}
-
 static uint64_t hash_params(const sl_layer_t *layer, uint64_t hash)
 {
     int i;
@@ -126,7 +89,7 @@ uint64_t sl_part_profile_key(const sl_model_t *model, int64_t rows,
     uint64_t hash;
     int i, j;
 
-    cpu_model(cpu, sizeof(cpu));
+    sl_device_cpu_model(cpu, sizeof(cpu));
     hash = sl_hash_text(cpu, PROFILE_VERSION);
     hash = hash_int((int64_t)kind, hash);
     hash = hash_int(n_threads, hash);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "scheduler/scheduler.h"
@@ -289,4 +290,41 @@ void sl_machine_name_self(const char *name)
 
     (void)snprintf(text, sizeof(text), "%s", name);
     (void)pthread_setname_np(pthread_self(), text);
+}
+
+/* A line of /proc/cpuinfo with this name, onto `text`; 0 without one. */
+static int find_cpu_line(FILE *file, const char *name, char *text,
+                         size_t text_bytes)
+{
+    char line[256];
+
+    rewind(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        const char *value = strchr(line, ':');
+
+        if (strncmp(line, name, strlen(name)) == 0 && value != NULL) {
+            value += 1 + strspn(value + 1, " \t");
+            (void)snprintf(text, text_bytes, "%.*s", (int)strcspn(value, "\n"),
+                           value);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void sl_device_cpu_model(char *text, size_t text_bytes)
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    struct utsname system;
+    int is_found = 0;
+
+    if (file != NULL) {
+        is_found = find_cpu_line(file, "model name", text, text_bytes) ||
+                   find_cpu_line(file, "CPU part", text, text_bytes);
+        (void)fclose(file);
+    }
+    if (!is_found) {
+        (void)snprintf(text, text_bytes, "%s",
+                       uname(&system) == 0 ? system.machine : "unknown");
+    }
 }

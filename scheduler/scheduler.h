@@ -257,6 +257,9 @@ sl_device_set_create(const sl_device_params_t *params, sl_device_set_t **set_p);
 
 SL_API void sl_device_set_destroy(sl_device_set_t *set);
 
+/** What the processor calls itself, or its architecture, into text. */
+SL_API void sl_device_cpu_model(char *text, size_t text_bytes);
+
 /** Cores this process may use (its affinity mask), and their numbers.
  *  @return how many; `cores` may be NULL or has room for `n_max` */
 SL_API int sl_device_cores(int *cores, int n_max);

@@ -65,29 +65,6 @@ static int is_compute(sl_instruction_kind_t kind)
            kind == SL_INSTRUCTION_BACKWARD || kind == SL_INSTRUCTION_UPDATE;
 }
 
-static const char *class_of(sl_instruction_kind_t kind)
-{
-    switch (kind) {
-    case SL_INSTRUCTION_FORWARD:
-        return "F";
-    case SL_INSTRUCTION_RECOMPUTE:
-        return "R";
-    case SL_INSTRUCTION_BACKWARD:
-        return "B";
-    case SL_INSTRUCTION_RECV_FORWARD:
-        return "rf";
-    case SL_INSTRUCTION_SEND_FORWARD:
-        return "sf";
-    case SL_INSTRUCTION_RECV_BACKWARD:
-        return "rb";
-    case SL_INSTRUCTION_SEND_BACKWARD:
-        return "sb";
-    case SL_INSTRUCTION_UPDATE:
-        break;
-    }
-    return "U";
-}
-
 /* An event without a time (0) or that ends before it starts is not drawn. */
 static int is_drawn(const sl_trace_event_t *event)
 {
@@ -328,17 +305,18 @@ static void draw_event(const plot_t *plot, const sl_trace_event_t *event)
     char start[SL_SVG_NUMBER_BYTES], length[SL_SVG_NUMBER_BYTES];
 
     if (is_compute(kind)) {
-        draw_rect(plot->stream, class_of(kind), x, y, width, BOX_HEIGHT);
+        draw_rect(plot->stream, sl_instruction_kind_name(kind), x, y, width,
+                  BOX_HEIGHT);
     } else {
-        draw_rect(plot->stream, class_of(kind), x, y + BOX_HEIGHT + 2, width,
-                  WIRE_HEIGHT);
+        draw_rect(plot->stream, sl_instruction_kind_name(kind), x,
+                  y + BOX_HEIGHT + 2, width, WIRE_HEIGHT);
     }
     (void)sl_svg_number(event->start_ns > plot->start_ns
                             ? ms_of(event->start_ns - plot->start_ns)
                             : -ms_of(plot->start_ns - event->start_ns),
                         3, start);
     (void)sl_svg_number(ms_of(event->end_ns - event->start_ns), 3, length);
-    (void)fprintf(plot->stream, "><title>%s", class_of(kind));
+    (void)fprintf(plot->stream, "><title>%s", sl_instruction_kind_name(kind));
     if (event->instruction.micro_batch >= 0) {
         (void)fprintf(plot->stream, "%d", event->instruction.micro_batch);
     }

@@ -4,7 +4,7 @@
 
 #include "engine/schedule/schedule_internal.h"
 
-static const char *kind_text(sl_instruction_kind_t kind)
+const char *sl_instruction_kind_name(sl_instruction_kind_t kind)
 {
     switch (kind) {
     case SL_INSTRUCTION_FORWARD:
@@ -33,7 +33,8 @@ void sl_instruction_format(const sl_instruction_t *instruction, char *text)
         (void)snprintf(text, SL_INSTRUCTION_TEXT_BYTES, "U");
     } else {
         (void)snprintf(text, SL_INSTRUCTION_TEXT_BYTES, "%s%d",
-                       kind_text(instruction->kind), instruction->micro_batch);
+                       sl_instruction_kind_name(instruction->kind),
+                       instruction->micro_batch);
     }
 }
 

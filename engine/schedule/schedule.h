@@ -84,6 +84,9 @@ SL_API void sl_schedule_cleanup(sl_instruction_list_t *list);
 SL_API int sl_schedule_is_recomputed(const sl_schedule_params_t *params,
                                      int micro_batch);
 
+/** "F", "R", "B", "rf", "sf", "rb", "sb" or "U". */
+SL_API const char *sl_instruction_kind_name(sl_instruction_kind_t kind);
+
 /** Text form "F0 sf0 F1 sf1 rb0 B0 ... U"; returns snprintf's length. */
 SL_API int sl_schedule_format(const sl_instruction_list_t *list, char *text,
                               size_t text_bytes);
