@@ -7,6 +7,13 @@ add_test(NAME cli.control
 add_test(NAME cli.sharing
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
         $<TARGET_FILE:sluice>)
+if(NOT SL_SANITIZE)
+    add_test(NAME cli.install
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_install.sh
+            ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+    set_tests_properties(cli.install PROPERTIES
+        ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+endif()
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers
