@@ -7,10 +7,14 @@ its comparison within seconds, on the machine as it is then. Checks that
 results do not depend on the company.
 
     bench/sharing/sharing.py [--sluice build/sluice] [--repetitions 5]
-                             [--seconds 4] [--warm-up 20] [WAY...]
+                             [--seconds 4] [--warm-up 20] [--load-steps N]
+                             [WAY...]
 
 The guarantee job is a pipeline of two stages with few micro-batches, so its
 idle part are its bubbles. The guest is a pipeline of the same model.
+
+With --load-steps N the guarantee job is also held N times, so that the guest
+has all, and let go: how long until its mini-batches take what they take alone.
 """
 
 import argparse
@@ -103,6 +107,8 @@ class Bench:
         self.seconds = arguments.seconds
         self.warm_up = arguments.warm_up
         self.repetitions = arguments.repetitions
+        self.n_load_steps = arguments.load_steps
+        self.load_steps = {}  # by way
         self.folder = tempfile.mkdtemp(prefix="sluice-sharing-")
         self.config = os.path.join(self.folder, "config.yaml")
         with open(self.config, "w", encoding="utf-8") as file:
@@ -162,6 +168,32 @@ class Bench:
                 device["busy"] for step in steps for device in step["devices"])
         return result
 
+    def load_step(self, host, alone_ms):
+        """Held, then let go. (mini-batches, seconds) that pass until three
+        mini-batches in a row take at most 5 % more than alone."""
+        self.ctl("suspend", "host")
+        time.sleep(3.0)
+        first = host.n_steps()
+        self.ctl("resume", "host")
+        host.wait_for_step(first + 40)
+        # the first one was begun before: it holds the time of the hold
+        times = [step["step_ms"] for step in read_steps(host.metrics)][first:]
+        for n in range(len(times) - 2):
+            if max(times[n:n + 3]) <= 1.05 * alone_ms:
+                return n, 1e-3 * sum(times[:n])
+        return None
+
+    def run_load_steps(self, host):
+        """After the windows: both jobs run. The guest is held once more for
+        what the host takes alone."""
+        if self.n_load_steps == 0:
+            return []
+        self.ctl("share", "guest", "all", "0")
+        alone = statistics.median(self.measure(host, None, True, False)["ms"])
+        self.ctl("share", "guest", "all", "auto")
+        time.sleep(self.warm_up)
+        return [self.load_step(host, alone) for _ in range(self.n_load_steps)]
+
     def run(self, way):
         policy, prefix = WAYS[way]
         coordinator = None
@@ -186,6 +218,7 @@ class Bench:
             windows.append((alone, both, solo))
         ends = {"host": None, "guest": None}
         self.ctl("resume", "host")
+        self.load_steps[way] = self.run_load_steps(host)
         for name, job in (("host", host), ("guest", guest)):
             ends[name] = job.end()
         if coordinator is not None:
@@ -246,6 +279,18 @@ def print_table(runs):
         print(f"{way:18}{summarise(windows)}")
 
 
+def print_load_steps(load_steps):
+    for way, steps in load_steps.items():
+        if steps:
+            found = [step for step in steps if step is not None]
+            print(f"\n{way}: after a load step the guarantee job is back to "
+                  f"its speed alone in {len(found)} of {len(steps)} cases "
+                  "within 40 mini-batches")
+            if found:
+                print("mini-batches: " + " ".join(str(n) for n, _ in found) +
+                      "   seconds: " + " ".join(f"{t:.2f}" for _, t in found))
+
+
 def check(bench, way, ends):
     """Both jobs again alone."""
     is_good = True
@@ -267,6 +312,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--warm-up", type=float, default=20.0)
+    parser.add_argument("--load-steps", type=int, default=0, metavar="N")
     parser.add_argument("ways", nargs="*", metavar="WAY",
                         help="of " + ", ".join(WAYS))
     arguments = parser.parse_args()
@@ -280,6 +326,7 @@ def main():
             print(f"{way} ...", file=sys.stderr)
             runs[way], ends[way] = bench.run(way)
         print_table(runs)
+        print_load_steps(bench.load_steps)
         is_good = check(bench, way, ends[way])
     finally:
         bench.close()
