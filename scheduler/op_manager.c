@@ -166,23 +166,41 @@ static int is_let_in(sl_op_manager_t *manager, const sl_op_slot_t *slot,
         SL_OK) {
         return 0;
     }
-    if (is_gated) {
-        return sl_op_gate_enter(manager, slot);
+    if (!is_gated) {
+        manager->cpu_ns = 0;
+        return 1;
     }
-    manager->cpu_ns = 0;
-    return 1;
+    return sl_op_gate_enter(manager, slot);
+}
+
+/* The same for jobs that go first; last, as their idle time may be short. */
+static int is_its_turn(sl_op_manager_t *manager, const sl_op_slot_t *slot,
+                       int is_gated)
+{
+    const double cost_ns = sl_op_gate_expected_ns(manager, slot);
+
+    if (sl_op_yield_enter(manager, (uint64_t)cost_ns)) {
+        return 1;
+    }
+    if (is_gated) {
+        (void)sl_op_gate_leave(manager, 0, sl_clock_ns());
+    }
+    return 0;
 }
 
 static void run_op(sl_op_manager_t *manager, const sl_op_slot_t *slot)
 {
     const int is_gated =
         atomic_load_explicit(&manager->is_gated, memory_order_relaxed);
+    const int is_yielding =
+        atomic_load_explicit(&manager->is_yielding, memory_order_relaxed);
     sl_op_span_t *span = slot->span;
     sl_status_t status;
     uint64_t start_ns;
     uint64_t end_ns;
 
-    if (!is_let_in(manager, slot, is_gated)) {
+    if (!is_let_in(manager, slot, is_gated) ||
+        (is_yielding && !is_its_turn(manager, slot, is_gated))) {
         sl_counter_add(&manager->n_skipped, 1);
         return;
     }
@@ -200,6 +218,9 @@ static void run_op(sl_op_manager_t *manager, const sl_op_slot_t *slot)
                        ? sl_op_gate_leave(manager, end_ns - start_ns, end_ns)
                        : end_ns - start_ns);
     sl_op_names_add(manager->names, slot->name_id, end_ns - start_ns);
+    if (is_yielding) {
+        sl_op_yield_leave(manager, end_ns - start_ns, end_ns);
+    }
     if (span != NULL) {
         span->start_ns = span->start_ns == 0 ? start_ns : span->start_ns;
         span->end_ns = end_ns;
@@ -236,11 +257,17 @@ static int await_op(sl_op_manager_t *manager, uint64_t n_done)
         return 1;
     }
     (void)pthread_mutex_lock(manager->lock);
+    if (atomic_load(&manager->n_submitted) <= n_done) {
+        sl_op_pulse_idle(manager);
+    }
     while (!(has_op = atomic_load(&manager->n_submitted) > n_done) &&
            !manager->is_stopping) {
         manager->is_asleep = 1;
         (void)pthread_cond_wait(&manager->work, manager->lock);
         manager->is_asleep = 0;
+    }
+    if (has_op) {
+        sl_op_pulse_busy(manager);
     }
     (void)pthread_mutex_unlock(manager->lock);
     return has_op;
@@ -337,6 +364,8 @@ static void manager_free(sl_op_manager_t *manager)
     (void)pthread_cond_destroy(&manager->progress);
     (void)pthread_cond_destroy(&manager->work);
     (void)pthread_mutex_destroy(manager->lock);
+    sl_yield_set_release(manager->yield);
+    sl_yield_set_release(manager->own_yield);
     sl_op_names_destroy(manager->names);
     free(manager->cores);
     free(manager->ring);
@@ -450,12 +479,19 @@ void sl_op_manager_destroy(sl_op_manager_t *manager)
     }
     (void)pthread_mutex_lock(manager->lock);
     manager->is_stopping = 1;
+    atomic_store_explicit(&manager->is_yielding, 0, memory_order_release);
     (void)pthread_cond_signal(&manager->work);
     (void)pthread_cond_broadcast(&manager->gate);
     (void)pthread_mutex_unlock(manager->lock);
     (void)pthread_join(manager->thread, NULL);
     (void)atomic_fetch_sub(&n_managers, 1);
     manager_free(manager);
+}
+
+const int *sl_op_manager_cores(const sl_op_manager_t *manager, int *n_p)
+{
+    *n_p = manager->n_cores;
+    return manager->cores;
 }
 
 /* ---- ops ---- */
