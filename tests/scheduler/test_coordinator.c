@@ -124,10 +124,10 @@ static void a_guest_yields_where_cores_are_shared(void **state)
     host->view.devices[1] = host->view.devices[0];
     guest->view.devices[1] = guest->view.devices[0];
     for (d = 0; d < 2; d++) {
-        (void)snprintf(host->view.devices[d].name, 8, "cpu:%d", d);
-        (void)snprintf(guest->view.devices[d].name, 8, "cpu:%d", d);
-        (void)snprintf(host->view.devices[d].core_list, 8, "%d", d);
-        (void)snprintf(guest->view.devices[d].core_list, 8, "%d", 1 - d);
+        (void)snprintf(host->view.devices[d].name, 32, "cpu:%d", d);
+        (void)snprintf(guest->view.devices[d].name, 32, "cpu:%d", d);
+        (void)snprintf(host->view.devices[d].core_list, 32, "%d", d);
+        (void)snprintf(guest->view.devices[d].core_list, 32, "%d", 1 - d);
     }
     sim_step(sim);
     assert_int_equal(sim_decision(sim, GUEST)->n_yields, 0); /* no pulse */
