@@ -46,7 +46,7 @@ static void await_share(sl_op_manager_t *manager, double expected,
     sl_meter_start(&manager->throttled, now_ns);
     manager->cpu_ns = 0;
     if (manager->pulse.slot != NULL) {
-        sl_pulse_idle(&manager->pulse, 0, now_ns);
+        (void)sl_pulse_idle(&manager->pulse, 0, now_ns);
     }
     while (wait_ns > 0 && !manager->is_stopping && !is_failed(manager)) {
         if (wait_ns == SL_SHARE_SUSPENDED) {

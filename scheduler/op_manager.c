@@ -243,9 +243,24 @@ static void publish(sl_op_manager_t *manager, uint64_t n_done)
     }
 }
 
+/* Lock held. What was to be a short pause and is none after `late_ns` is told
+ * to the guests; 0 = they know all there is. */
+static void sleep_for_work(sl_op_manager_t *manager, uint64_t late_ns)
+{
+    const struct timespec deadline = sl_clock_deadline(late_ns);
+
+    if (late_ns == 0) {
+        (void)pthread_cond_wait(&manager->work, manager->lock);
+    } else if (pthread_cond_timedwait(&manager->work, manager->lock,
+                                      &deadline) == ETIMEDOUT) {
+        sl_pulse_late(&manager->pulse);
+    }
+}
+
 /* Wait for op number `n_done` (from 0); 0 when the manager is to end. */
 static int await_op(sl_op_manager_t *manager, uint64_t n_done)
 {
+    uint64_t late_ns = 0;
     int has_op;
 
     if (atomic_load_explicit(&manager->n_submitted, memory_order_acquire) >
@@ -258,13 +273,14 @@ static int await_op(sl_op_manager_t *manager, uint64_t n_done)
     }
     (void)pthread_mutex_lock(manager->lock);
     if (atomic_load(&manager->n_submitted) <= n_done) {
-        sl_op_pulse_idle(manager);
+        late_ns = sl_op_pulse_idle(manager);
     }
     while (!(has_op = atomic_load(&manager->n_submitted) > n_done) &&
            !manager->is_stopping) {
         manager->is_asleep = 1;
-        (void)pthread_cond_wait(&manager->work, manager->lock);
+        sleep_for_work(manager, late_ns);
         manager->is_asleep = 0;
+        late_ns = 0;
     }
     if (has_op) {
         sl_op_pulse_busy(manager);
@@ -351,7 +367,7 @@ static void sync_init(sl_op_manager_t *manager)
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&manager->lock_storage, NULL);
-    (void)pthread_cond_init(&manager->work, NULL);
+    (void)pthread_cond_init(&manager->work, &attr);
     (void)pthread_cond_init(&manager->progress, &attr);
     (void)pthread_cond_init(&manager->gate, &attr);
     (void)pthread_condattr_destroy(&attr);

@@ -137,8 +137,9 @@ double sl_op_gate_expected_ns(const sl_op_manager_t *manager,
 
 /* ---- the pulse (op_pulse.c) ---- */
 
-/** The device's thread is about to sleep, or goes on; lock held. */
-void sl_op_pulse_idle(sl_op_manager_t *manager);
+/** The device's thread is about to sleep, or goes on; lock held.
+ *  @return as sl_pulse_idle */
+uint64_t sl_op_pulse_idle(sl_op_manager_t *manager);
 void sl_op_pulse_busy(sl_op_manager_t *manager);
 
 /** Wait until jobs that go first let this op start, as sl_op_gate_enter. */

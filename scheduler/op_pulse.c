@@ -14,14 +14,10 @@ void sl_op_manager_pulse_set(sl_op_manager_t *manager, sl_pulse_slot_t *slot)
 {
     (void)pthread_mutex_lock(manager->lock);
     if (manager->pulse.slot != slot) {
-        if (manager->pulse.slot != NULL) {
-            sl_pulse_idle(&manager->pulse, 0, sl_clock_ns());
-        }
+        (void)sl_pulse_idle(&manager->pulse, 0, sl_clock_ns());
         manager->pulse.slot = slot;
         manager->pulse.is_learning = 0;
-        if (slot != NULL) {
-            sl_pulse_idle(&manager->pulse, 0, sl_clock_ns());
-        }
+        (void)sl_pulse_idle(&manager->pulse, 0, sl_clock_ns());
         if (!manager->is_asleep) {
             sl_pulse_busy(&manager->pulse, sl_clock_ns());
         }
@@ -29,14 +25,15 @@ void sl_op_manager_pulse_set(sl_op_manager_t *manager, sl_pulse_slot_t *slot)
     (void)pthread_mutex_unlock(manager->lock);
 }
 
-void sl_op_pulse_idle(sl_op_manager_t *manager)
+uint64_t sl_op_pulse_idle(sl_op_manager_t *manager)
 {
-    if (manager->pulse.slot != NULL) {
-        sl_pulse_idle(
-            &manager->pulse,
-            atomic_load_explicit(&manager->position, memory_order_relaxed),
-            sl_clock_ns());
+    if (manager->pulse.slot == NULL) {
+        return 0;
     }
+    return sl_pulse_idle(
+        &manager->pulse,
+        atomic_load_explicit(&manager->position, memory_order_relaxed),
+        sl_clock_ns());
 }
 
 void sl_op_pulse_busy(sl_op_manager_t *manager)

@@ -146,9 +146,24 @@ out:
 
 /* ---- the host ---- */
 
-static size_t index_of(uint32_t position)
+static size_t index_of(uint32_t position, uint32_t place)
 {
-    return (size_t)(position * UINT32_C(2654435761) >> 22) % SL_PULSE_POSITIONS;
+    const uint32_t key = position * SL_PULSE_PLACES + place;
+
+    return (size_t)(key * UINT32_C(2654435761) >> 22) % SL_PULSE_POSITIONS;
+}
+
+/* The n-th idle time at a position: while it waits for a tensor, say, and
+ * then for the op that uses it. */
+static void find_place(sl_pulse_writer_t *writer, uint32_t position)
+{
+    if (position != writer->position) {
+        writer->position = position;
+        writer->n_before = 0;
+    } else if (writer->n_before < SL_PULSE_PLACES - 1) {
+        writer->n_before++;
+    }
+    writer->index = index_of(position, writer->n_before);
 }
 
 /* Fast down and slowly up: rather too short than too long, as the host pays
@@ -180,18 +195,18 @@ static void wake_guests(sl_pulse_slot_t *slot)
 #endif
 }
 
-void sl_pulse_idle(sl_pulse_writer_t *writer, uint32_t position,
-                   uint64_t now_ns)
+uint64_t sl_pulse_idle(sl_pulse_writer_t *writer, uint32_t position,
+                       uint64_t now_ns)
 {
     sl_pulse_slot_t *slot = writer->slot;
     uint64_t expected;
 
     if (slot == NULL) {
-        return;
+        return 0;
     }
     writer->is_idle = 1;
     writer->is_learning = position != 0;
-    writer->index = index_of(position);
+    find_place(writer, position);
     writer->since_ns = now_ns;
     expected = position != 0 ? writer->expected[writer->index] : 0;
     atomic_store_explicit(&slot->since_ns, now_ns, memory_order_relaxed);
@@ -201,7 +216,24 @@ void sl_pulse_idle(sl_pulse_writer_t *writer, uint32_t position,
                           expected > 0 ? now_ns + expected : SL_PULSE_UNKNOWN,
                           memory_order_release);
     (void)atomic_fetch_add_explicit(&slot->n_idles, 1, memory_order_release);
+    if (expected > 0 && expected < SL_PULSE_SHORT_NS) {
+        return 2 * SL_PULSE_SHORT_NS;
+    }
     wake_guests(slot);
+    return 0;
+}
+
+void sl_pulse_late(sl_pulse_writer_t *writer)
+{
+    sl_pulse_slot_t *slot = writer->slot;
+
+    if (slot != NULL && writer->is_idle) {
+        atomic_store_explicit(&slot->until_ns, SL_PULSE_UNKNOWN,
+                              memory_order_release);
+        (void)atomic_fetch_add_explicit(&slot->n_idles, 1,
+                                        memory_order_release);
+        wake_guests(slot);
+    }
 }
 
 void sl_pulse_busy(sl_pulse_writer_t *writer, uint64_t now_ns)

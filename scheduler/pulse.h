@@ -25,6 +25,7 @@ enum {
     SL_PULSE_SLOT_BYTES = 128,
     SL_PULSE_FILE_BYTES = SL_PULSE_SLOT_BYTES * (1 + SL_PULSE_SLOTS),
     SL_PULSE_POSITIONS = 1024, /**< whose idle times are remembered */
+    SL_PULSE_PLACES = 4,       /**< idle times told apart at a position */
     SL_PULSE_MAX_HOSTS = 8     /**< slots that one device yields to */
 };
 #define SL_PULSE_FILE "pulse"
@@ -78,20 +79,27 @@ typedef struct sl_pulse_writer {
     int is_learning; /**< this idle time has a position */
     uint64_t since_ns;
     uint64_t longest_ns;
-    size_t index;                          /**< of that position */
+    uint32_t position;                     /**< of the latest idle time, */
+    uint32_t n_before;                     /**< how many came before it there */
+    size_t index;                          /**< and where it is remembered */
     uint64_t expected[SL_PULSE_POSITIONS]; /**< ns; 0 = not known */
 } sl_pulse_writer_t;
 
-/** The queue is empty; `position` 0 = for an unknown time. */
-void sl_pulse_idle(sl_pulse_writer_t *writer, uint32_t position,
-                   uint64_t now_ns);
+/** The queue is empty; `position` 0 = for an unknown time. Where there is
+ *  more than one idle time at a position, each is remembered by itself.
+ *  @return 0; else guests were not woken for an idle time that short: tell
+ *  sl_pulse_late when it lasts longer than so many ns */
+uint64_t sl_pulse_idle(sl_pulse_writer_t *writer, uint32_t position,
+                       uint64_t now_ns);
+/** It lasts longer: nobody knows for how long. */
+void sl_pulse_late(sl_pulse_writer_t *writer);
 /** Ops run again. */
 void sl_pulse_busy(sl_pulse_writer_t *writer, uint64_t now_ns);
 
 /* ---- the guest: when an op may start ---- */
 
-/** An op expected to take no longer may start in any idle time: should the
- *  host come back meanwhile, it takes the core. */
+/** An op expected to take no longer may start in any idle time that is at
+ *  least as long: should the host come back meanwhile, it takes the core. */
 #define SL_PULSE_SHORT_NS UINT64_C(50000)
 /** Longest wait without a look at the clock, and for the floor. */
 #define SL_PULSE_LOOK_NS UINT64_C(10000000)

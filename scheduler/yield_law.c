@@ -29,8 +29,9 @@ int sl_pulse_fits(const sl_pulse_reading_t *reading, uint64_t cost_ns,
     if (reading->until_ns == 0) {
         return 0; /* busy */
     }
-    if (reading->until_ns == SL_PULSE_UNKNOWN || cost_ns <= SL_PULSE_SHORT_NS ||
-        cost_ns <= minus(reading->until_ns, now_ns)) {
+    if (reading->until_ns == SL_PULSE_UNKNOWN ||
+        cost_ns <= minus(reading->until_ns, now_ns) ||
+        (cost_ns <= SL_PULSE_SHORT_NS && length_ns >= SL_PULSE_SHORT_NS)) {
         return 1;
     }
     if (now_ns >= reading->until_ns) {

@@ -172,7 +172,9 @@ static uint64_t idle_once(uint32_t position, uint64_t *now_ns, uint64_t ns)
 {
     sl_pulse_reading_t reading;
 
-    sl_pulse_idle(&writer, position, *now_ns);
+    writer.n_before = 0;
+    writer.position = 0; /* another was between */
+    (void)sl_pulse_idle(&writer, position, *now_ns);
     sl_pulse_read(&slot, &reading);
     assert_true(reading.since_ns == *now_ns);
     *now_ns += ns;
@@ -227,12 +229,54 @@ static void one_pause_changes_little(void **state)
     assert_in_range(idle_once(7, &now_ns, MS), 90 * US, 130 * US);
 }
 
+/* While it waits for a tensor, and then for the op that uses it. */
+static void idle_times_of_one_position_are_told_apart(void **state)
+{
+    const uint64_t lengths_ns[] = {4 * MS, 10 * US, 300 * US};
+    uint64_t now_ns = S;
+    uint64_t late_ns = 0;
+    int i, k;
+
+    (void)state;
+    writer_init();
+    for (i = 0; i < 60; i++) {
+        for (k = 0; k < 3; k++) {
+            sl_pulse_reading_t reading;
+
+            late_ns = sl_pulse_idle(&writer, 9, now_ns);
+            sl_pulse_read(&slot, &reading);
+            if (i == 59) {
+                assert_in_range(reading.until_ns - reading.since_ns,
+                                9 * lengths_ns[k] / 10, lengths_ns[k]);
+                assert_int_equal(late_ns, k == 1 ? 100 * US : 0);
+            }
+            now_ns += lengths_ns[k];
+            sl_pulse_busy(&writer, now_ns);
+        }
+        (void)sl_pulse_idle(&writer, 10, now_ns);
+        sl_pulse_busy(&writer, now_ns + MS);
+    }
+    /* the short one is not short this time: then nobody knows */
+    (void)sl_pulse_idle(&writer, 9, now_ns);
+    sl_pulse_busy(&writer, now_ns);
+    (void)sl_pulse_idle(&writer, 9, now_ns);
+    i = (int)atomic_load(&slot.n_idles);
+    assert_true(atomic_load(&slot.until_ns) < now_ns + 50 * US);
+    sl_pulse_late(&writer);
+    assert_true(atomic_load(&slot.until_ns) == SL_PULSE_UNKNOWN);
+    assert_int_equal(atomic_load(&slot.n_idles), i + 1);
+    sl_pulse_busy(&writer, now_ns + MS);
+    sl_pulse_late(&writer); /* too late */
+    assert_true(atomic_load(&slot.until_ns) == 0);
+}
+
 static void without_a_page_nothing_is_published(void **state)
 {
     (void)state;
     writer_init();
     writer.slot = NULL;
-    sl_pulse_idle(&writer, 1, S);
+    assert_int_equal(sl_pulse_idle(&writer, 1, S), 0);
+    sl_pulse_late(&writer);
     sl_pulse_busy(&writer, 2 * S);
     assert_int_equal(writer.is_idle, 0);
 }
@@ -262,6 +306,9 @@ static void an_op_starts_where_it_fits(void **state)
     /* a short one always: the host takes the core from it */
     assert_true(fits(from, to, 4 * MS, 50 * US, to - 1));
     assert_true(fits(from, to, 4 * MS, 50 * US, to + 1));
+    /* but not where it could hardly begin */
+    assert_false(fits(from, from + 40 * US, 4 * MS, 45 * US, from));
+    assert_true(fits(from, from + 40 * US, 4 * MS, 30 * US, from));
     /* longer than any: at the beginning */
     assert_true(fits(from, to, 4 * MS, 9 * MS, from));
     assert_true(fits(from, to, 4 * MS, 9 * MS, from + 500 * US));
@@ -462,6 +509,7 @@ int main(void)
         sl_unit_test(a_page_lives_as_long_as_somebody_has_it),
         sl_unit_test(idle_times_are_learned_by_position),
         sl_unit_test(one_pause_changes_little),
+        sl_unit_test(idle_times_of_one_position_are_told_apart),
         sl_unit_test(without_a_page_nothing_is_published),
         sl_unit_test(an_op_starts_where_it_fits),
         sl_unit_test(a_guest_has_its_floor),
