@@ -106,7 +106,7 @@ static int find_coordinator(sl_control_t *control, uint64_t start_ns)
         return 0;
     }
     while (!(is_there = sl_run_dir_has_coordinator(control->dir)) &&
-           control->job_class != SL_JOB_CLASS_NONE &&
+           control->job_class != SL_JOB_CLASS_NONE && control->n_orders == 0 &&
            !sl_control_is_interrupted(control) &&
            sl_clock_ns() - start_ns < COORDINATOR_NS) {
         wait_for_change(control);
