@@ -327,6 +327,7 @@ typedef struct guest {
     sl_yield_law_t law;
     uint64_t now_ns;
     uint64_t used_ns;
+    uint64_t look_ns; /* a host's change is seen so soon; 0 = at the end */
     uint64_t random;
 } guest_t;
 
@@ -358,7 +359,9 @@ static void run_op(guest_t *guest, host_fn host, int n, uint64_t op_ns)
         wait_ns =
             sl_yield_wait_ns(&guest->law, readings, n, op_ns, guest->now_ns);
         assert_true(wait_ns <= SL_PULSE_LOOK_NS);
-        guest->now_ns += wait_ns;
+        guest->now_ns += guest->look_ns > 0 && wait_ns > guest->look_ns
+                             ? guest->look_ns
+                             : wait_ns;
     } while (wait_ns > 0);
     guest->now_ns += op_ns;
     guest->used_ns += op_ns;
@@ -501,6 +504,36 @@ static void ops_fill_the_idle_times_and_no_more(void **state)
     }
 }
 
+static void periodic_then_busy(guest_t *guest, sl_pulse_reading_t *readings,
+                               int n)
+{
+    if (guest->now_ns < 8 * S) {
+        periodic(guest, readings, n);
+    } else {
+        always_busy(guest, readings, n);
+    }
+}
+
+/* Its guests are out of the way before the next op, and keep the floor. */
+static void a_host_whose_load_steps_up_has_its_device_at_once(void **state)
+{
+    uint64_t before_ns;
+    guest_t guest;
+
+    (void)state;
+    guest_init(&guest, 0.01);
+    guest.look_ns = 10 * US;
+    while (guest.now_ns < 8 * S) {
+        run_op(&guest, periodic_then_busy, 1, 100 * US);
+    }
+    assert_true(guest.used_ns >= 300 * MS);
+    before_ns = guest.used_ns;
+    while (guest.now_ns < 9 * S) {
+        run_op(&guest, periodic_then_busy, 1, 100 * US);
+    }
+    assert_in_range(guest.used_ns - before_ns, 7 * MS, 10 * MS + 100 * US);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -516,6 +549,7 @@ int main(void)
         sl_unit_test(nonsense_holds_no_guest_past_its_floor),
         sl_unit_test(no_op_waits_for_ever),
         sl_unit_test(ops_fill_the_idle_times_and_no_more),
+        sl_unit_test(a_host_whose_load_steps_up_has_its_device_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
