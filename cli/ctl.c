@@ -340,6 +340,12 @@ static void drop_unknown(const sl_control_job_t *job, sl_control_order_t *order)
             }
         }
     }
+    if (n < order->n_gates) { /* yields go by the gate's number: they stay */
+        order->n_yields = 0;
+        for (g = 0; g < n; g++) {
+            order->gates[g].has_yields = 0;
+        }
+    }
     order->n_gates = n;
 }
 

@@ -328,6 +328,15 @@ out:
     return status;
 }
 
+/* A number for each place where a device may run out of ops. */
+static uint32_t position(const sl_run_t *run, size_t i)
+{
+    const uint32_t list =
+        2 * (uint32_t)run->stage->index + (uint32_t)run->is_training;
+
+    return (list << 16) + (uint32_t)i + 1;
+}
+
 static sl_status_t run_list(const sl_run_t *run)
 {
     sl_engine_t *engine = run->stage->engine;
@@ -338,8 +347,10 @@ static sl_status_t run_list(const sl_run_t *run)
         if (sl_abort_is_set(&engine->abort)) {
             return SL_ERR_CANCELED;
         }
+        sl_op_manager_mark(run->stage->device->ops, position(run, i));
         SL_TRY(status, execute(run, i), out);
     }
+    sl_op_manager_mark(run->stage->device->ops, position(run, run->list->n));
     status = sl_stage_meet(run->stage);
 out:
     return status;
@@ -559,6 +570,7 @@ void *sl_executor_main(void *arg)
     sl_stage_t *stage = arg;
     uint64_t seen = 0;
 
+    sl_device_bind_self(stage->device);
     for (;;) {
         sl_gate_enter(&stage->engine->gate, &seen);
         if (stage->engine->job == SL_JOB_END) {

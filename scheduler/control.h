@@ -31,6 +31,9 @@ enum {
     SL_CONTROL_ID_BYTES = 128,        /**< of a job directory's name */
     SL_CONTROL_REASON_BYTES = 200,    /**< with NUL */
     SL_CONTROL_RECENT = 64,           /**< mini-batch times in a status */
+    SL_CONTROL_CORE_LIST_BYTES = 64,  /**< with NUL */
+    SL_CONTROL_DEVICE_YIELDS = 8,     /**< that a device yields to */
+    SL_CONTROL_MAX_YIELDS = 256,      /**< all devices of an order */
     SL_CONTROL_FILE_BYTES = 64 * 1024 /**< largest file that is read */
 };
 #define SL_CONTROL_MAX_SEQUENCE ((UINT64_C(1) << 53) - 1)
@@ -72,12 +75,25 @@ SL_API const char *sl_control_action_name(sl_control_action_t action);
 
 /* ---- what the files say ---- */
 
+/** A job as its directory is called: "<name>-<pid>-<token>". */
+typedef struct sl_run_id {
+    char text[SL_CONTROL_ID_BYTES];
+} sl_run_id_t;
+
 /** A device in control.json. */
 typedef struct sl_control_gate {
     char name[32];
     uint64_t limit_bytes; /**< 0 = not said: stays */
     double share;         /**< percent, 0 to 100; negative = not said: stays */
+    int has_yields;       /**< whom it yields to is said, perhaps nobody */
 } sl_control_gate_t;
+
+/** A device of another job whose idle times a device waits for. */
+typedef struct sl_control_yield {
+    int gate;         /**< index of the order's gate */
+    sl_run_id_t host; /**< whose device */
+    int device;       /**< which */
+} sl_control_yield_t;
 
 /** control.json: coordinator to job. */
 typedef struct sl_control_order {
@@ -90,6 +106,8 @@ typedef struct sl_control_order {
     char reason[SL_CONTROL_REASON_BYTES]; /**< for people; told back */
     int n_gates;
     sl_control_gate_t gates[SL_CONTROL_MAX_DEVICES];
+    int n_yields; /**< of all gates, in their order */
+    sl_control_yield_t yields[SL_CONTROL_MAX_YIELDS];
 } sl_control_order_t;
 
 /** sequence 0, nothing said. */
@@ -103,6 +121,8 @@ typedef struct sl_control_device {
     uint64_t wanted_bytes;   /**< what the job expects to need; 0 = unknown */
     int n_cores;             /**< cores it is bound to; 0 = not bound */
     int n_threads;           /**< kernel threads */
+    char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< them, as "0-3,8"; "" =
+                                                     not known */
 } sl_control_device_t;
 
 /** job.json: written once. */
@@ -170,6 +190,10 @@ typedef struct sl_control_status {
     sl_control_device_status_t devices[SL_CONTROL_MAX_DEVICES];
 } sl_control_status_t;
 
+/** Whether two lists of cores, as "0-3,8", have one in common; so does what
+ *  is no such list with any. */
+SL_API int sl_control_cores_overlap(const char *a, const char *b);
+
 /* Text to struct and back. Parsing is strict (no unknown or duplicate keys,
  * no wrong types or ranges) and silent: SL_ERR_CORRUPT with the reason as
  * sl_last_error(). `*_p` is written on success only. Formatting gives a NUL
@@ -206,11 +230,6 @@ SL_API SL_NODISCARD sl_status_t sl_run_dir_open(const char *path,
                                                 sl_run_dir_t **dir_p);
 SL_API void sl_run_dir_close(sl_run_dir_t *dir);
 SL_API const char *sl_run_dir_path(const sl_run_dir_t *dir);
-
-/** A job as its directory is called: "<name>-<pid>-<token>". */
-typedef struct sl_run_id {
-    char text[SL_CONTROL_ID_BYTES];
-} sl_run_id_t;
 
 /** The jobs that are alive, sorted; directories of dead ones are removed on
  *  the way. `ids` has room for `n_max`.

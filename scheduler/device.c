@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "scheduler/machine.h"
+#include "scheduler/pulse.h"
 #include "scheduler/scheduler.h"
 
 enum {
@@ -94,6 +95,30 @@ static sl_status_t cpu_open(const device_plan_t *plan, int index,
     SL_TRY(status, sl_mem_create(&mem_params, &device->mem), out);
 out:
     return status;
+}
+
+/* Two threads of one core that wake each other for each op: without a slice
+ * of its own the one that submits is pushed aside after every op, and is
+ * better off on any core. In the background nobody pushes anybody aside. */
+void sl_device_bind_self(const sl_device_t *device)
+{
+    const uint64_t slice_ns = 100000;
+    sl_machine_sched_t sched;
+    int n_cores = 0;
+    const int *cores = sl_op_manager_cores(device->ops, &n_cores);
+
+    if (sl_machine_sched_get(0, &sched) != 0) {
+        return;
+    }
+    sched.slice_ns = slice_ns;
+    if (sl_machine_sched_set(0, &sched) != 0 ||
+        sl_machine_sched_get(0, &sched) != 0) {
+        return;
+    }
+    if (n_cores > 0 && (sched.slice_ns == slice_ns ||
+                        sl_machine_sched_is_background(&sched))) {
+        (void)sl_machine_bind_self(cores, n_cores);
+    }
 }
 
 /* ---- sets ---- */

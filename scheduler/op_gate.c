@@ -30,8 +30,8 @@ static int is_failed(const sl_op_manager_t *manager)
 
 /* ---- the device's thread ---- */
 
-static double expected_ns(const sl_op_manager_t *manager,
-                          const sl_op_slot_t *slot)
+double sl_op_gate_expected_ns(const sl_op_manager_t *manager,
+                              const sl_op_slot_t *slot)
 {
     if (slot->cost_us > 0.0) {
         return fmin(slot->cost_us * 1e3, SL_SHARE_DEBT_NS);
@@ -45,6 +45,9 @@ static void await_share(sl_op_manager_t *manager, double expected,
 {
     sl_meter_start(&manager->throttled, now_ns);
     manager->cpu_ns = 0;
+    if (manager->pulse.slot != NULL) {
+        (void)sl_pulse_idle(&manager->pulse, 0, now_ns);
+    }
     while (wait_ns > 0 && !manager->is_stopping && !is_failed(manager)) {
         if (wait_ns == SL_SHARE_SUSPENDED) {
             (void)pthread_cond_wait(&manager->gate, manager->lock);
@@ -57,12 +60,13 @@ static void await_share(sl_op_manager_t *manager, double expected,
         now_ns = sl_clock_ns();
         wait_ns = sl_share_wait_ns(&manager->share, expected, now_ns);
     }
+    sl_op_pulse_busy(manager);
     sl_meter_stop(&manager->throttled, now_ns);
 }
 
 int sl_op_gate_enter(sl_op_manager_t *manager, const sl_op_slot_t *slot)
 {
-    const double expected = expected_ns(manager, slot);
+    const double expected = sl_op_gate_expected_ns(manager, slot);
     const uint64_t now_ns = sl_clock_ns();
     uint64_t wait_ns;
     int is_entered;

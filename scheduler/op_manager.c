@@ -166,23 +166,41 @@ static int is_let_in(sl_op_manager_t *manager, const sl_op_slot_t *slot,
         SL_OK) {
         return 0;
     }
-    if (is_gated) {
-        return sl_op_gate_enter(manager, slot);
+    if (!is_gated) {
+        manager->cpu_ns = 0;
+        return 1;
     }
-    manager->cpu_ns = 0;
-    return 1;
+    return sl_op_gate_enter(manager, slot);
+}
+
+/* The same for jobs that go first; last, as their idle time may be short. */
+static int is_its_turn(sl_op_manager_t *manager, const sl_op_slot_t *slot,
+                       int is_gated)
+{
+    const double cost_ns = sl_op_gate_expected_ns(manager, slot);
+
+    if (sl_op_yield_enter(manager, (uint64_t)cost_ns)) {
+        return 1;
+    }
+    if (is_gated) {
+        (void)sl_op_gate_leave(manager, 0, sl_clock_ns());
+    }
+    return 0;
 }
 
 static void run_op(sl_op_manager_t *manager, const sl_op_slot_t *slot)
 {
     const int is_gated =
         atomic_load_explicit(&manager->is_gated, memory_order_relaxed);
+    const int is_yielding =
+        atomic_load_explicit(&manager->is_yielding, memory_order_relaxed);
     sl_op_span_t *span = slot->span;
     sl_status_t status;
     uint64_t start_ns;
     uint64_t end_ns;
 
-    if (!is_let_in(manager, slot, is_gated)) {
+    if (!is_let_in(manager, slot, is_gated) ||
+        (is_yielding && !is_its_turn(manager, slot, is_gated))) {
         sl_counter_add(&manager->n_skipped, 1);
         return;
     }
@@ -200,6 +218,9 @@ static void run_op(sl_op_manager_t *manager, const sl_op_slot_t *slot)
                        ? sl_op_gate_leave(manager, end_ns - start_ns, end_ns)
                        : end_ns - start_ns);
     sl_op_names_add(manager->names, slot->name_id, end_ns - start_ns);
+    if (is_yielding) {
+        sl_op_yield_leave(manager, end_ns - start_ns, end_ns);
+    }
     if (span != NULL) {
         span->start_ns = span->start_ns == 0 ? start_ns : span->start_ns;
         span->end_ns = end_ns;
@@ -222,9 +243,24 @@ static void publish(sl_op_manager_t *manager, uint64_t n_done)
     }
 }
 
+/* Lock held. What was to be a short pause and is none after `late_ns` is told
+ * to the guests; 0 = they know all there is. */
+static void sleep_for_work(sl_op_manager_t *manager, uint64_t late_ns)
+{
+    const struct timespec deadline = sl_clock_deadline(late_ns);
+
+    if (late_ns == 0) {
+        (void)pthread_cond_wait(&manager->work, manager->lock);
+    } else if (pthread_cond_timedwait(&manager->work, manager->lock,
+                                      &deadline) == ETIMEDOUT) {
+        sl_pulse_late(&manager->pulse);
+    }
+}
+
 /* Wait for op number `n_done` (from 0); 0 when the manager is to end. */
 static int await_op(sl_op_manager_t *manager, uint64_t n_done)
 {
+    uint64_t late_ns = 0;
     int has_op;
 
     if (atomic_load_explicit(&manager->n_submitted, memory_order_acquire) >
@@ -236,11 +272,18 @@ static int await_op(sl_op_manager_t *manager, uint64_t n_done)
         return 1;
     }
     (void)pthread_mutex_lock(manager->lock);
+    if (atomic_load(&manager->n_submitted) <= n_done) {
+        late_ns = sl_op_pulse_idle(manager);
+    }
     while (!(has_op = atomic_load(&manager->n_submitted) > n_done) &&
            !manager->is_stopping) {
         manager->is_asleep = 1;
-        (void)pthread_cond_wait(&manager->work, manager->lock);
+        sleep_for_work(manager, late_ns);
         manager->is_asleep = 0;
+        late_ns = 0;
+    }
+    if (has_op) {
+        sl_op_pulse_busy(manager);
     }
     (void)pthread_mutex_unlock(manager->lock);
     return has_op;
@@ -324,7 +367,7 @@ static void sync_init(sl_op_manager_t *manager)
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&manager->lock_storage, NULL);
-    (void)pthread_cond_init(&manager->work, NULL);
+    (void)pthread_cond_init(&manager->work, &attr);
     (void)pthread_cond_init(&manager->progress, &attr);
     (void)pthread_cond_init(&manager->gate, &attr);
     (void)pthread_condattr_destroy(&attr);
@@ -337,6 +380,8 @@ static void manager_free(sl_op_manager_t *manager)
     (void)pthread_cond_destroy(&manager->progress);
     (void)pthread_cond_destroy(&manager->work);
     (void)pthread_mutex_destroy(manager->lock);
+    sl_yield_set_release(manager->yield);
+    sl_yield_set_release(manager->own_yield);
     sl_op_names_destroy(manager->names);
     free(manager->cores);
     free(manager->ring);
@@ -450,12 +495,19 @@ void sl_op_manager_destroy(sl_op_manager_t *manager)
     }
     (void)pthread_mutex_lock(manager->lock);
     manager->is_stopping = 1;
+    atomic_store_explicit(&manager->is_yielding, 0, memory_order_release);
     (void)pthread_cond_signal(&manager->work);
     (void)pthread_cond_broadcast(&manager->gate);
     (void)pthread_mutex_unlock(manager->lock);
     (void)pthread_join(manager->thread, NULL);
     (void)atomic_fetch_sub(&n_managers, 1);
     manager_free(manager);
+}
+
+const int *sl_op_manager_cores(const sl_op_manager_t *manager, int *n_p)
+{
+    *n_p = manager->n_cores;
+    return manager->cores;
 }
 
 /* ---- ops ---- */

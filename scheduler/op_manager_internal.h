@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "scheduler/op_names.h"
+#include "scheduler/pulse.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/share.h"
 
@@ -52,10 +53,14 @@ struct sl_op_manager {
     char detail[SL_OP_DETAIL_BYTES]; /* of the failure; guarded by lock */
     sl_op_watch_t *watches;          /* guarded by lock */
     sl_share_t share;                /* guarded by lock */
+    sl_pulse_writer_t pulse;         /* guarded by lock */
+    sl_yield_set_t *yield;           /* guarded by lock; NULL = to nobody */
+    double yield_floor;              /* guarded by lock */
 
     /* written under lock by submitters, read by the device's thread */
     alignas(SL_LINE_BYTES) _Atomic uint64_t n_submitted;
-    _Atomic uint64_t wake_at; /* least n_done a sleeper waits for */
+    _Atomic uint64_t wake_at;  /* least n_done a sleeper waits for */
+    _Atomic uint32_t position; /* of the submitter in its instructions */
 
     /* written by the device's thread; n_done counts skipped ops too */
     alignas(SL_LINE_BYTES) _Atomic uint64_t n_done;
@@ -68,6 +73,12 @@ struct sl_op_manager {
                                    the end of the op just run; 0 = not known */
     _Atomic int failure;        /* sl_status_t; written under lock */
     _Atomic int is_gated;       /* share below 100; written under lock */
+    _Atomic int is_yielding;    /* to somebody; written under lock */
+    _Atomic uint64_t yield_version; /* of `yield`; written under lock */
+    /* the device's thread's alone */
+    sl_yield_set_t *own_yield; /* a reference of its own */
+    uint64_t own_yield_version;
+    sl_yield_law_t yield_law;
 };
 
 /* One writer: no locked instruction needed. */
@@ -119,6 +130,23 @@ int sl_op_gate_enter(sl_op_manager_t *manager, const sl_op_slot_t *slot);
 /** The op that entered has run. @return device time it is charged */
 uint64_t sl_op_gate_leave(sl_op_manager_t *manager, uint64_t busy_ns,
                           uint64_t now_ns);
+
+/** What the op is expected to take. */
+double sl_op_gate_expected_ns(const sl_op_manager_t *manager,
+                              const sl_op_slot_t *slot);
+
+/* ---- the pulse (op_pulse.c) ---- */
+
+/** The device's thread is about to sleep, or goes on; lock held.
+ *  @return as sl_pulse_idle */
+uint64_t sl_op_pulse_idle(sl_op_manager_t *manager);
+void sl_op_pulse_busy(sl_op_manager_t *manager);
+
+/** Wait until jobs that go first let this op start, as sl_op_gate_enter. */
+int sl_op_yield_enter(sl_op_manager_t *manager, uint64_t cost_ns);
+/** The op that entered has run. */
+void sl_op_yield_leave(sl_op_manager_t *manager, uint64_t busy_ns,
+                       uint64_t now_ns);
 
 /** Publish a failure whose text is in `detail` and tell the watches; the
  *  calling thread's last error is that text afterwards. Lock held. */

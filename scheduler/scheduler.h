@@ -90,7 +90,8 @@ typedef struct sl_op_stats {
      * throttled and waiting add up to elapsed. */
     uint64_t elapsed_ns;
     uint64_t busy_ns;      /**< in kernels, up to this moment */
-    uint64_t throttled_ns; /**< an op was queued and the gate was shut */
+    uint64_t throttled_ns; /**< an op was queued and the gate was shut, or
+                                a job that goes first was busy */
     uint64_t waiting_ns;   /**< no op was queued */
     /** Device time as the share counts it: as busy_ns, but without the time
      *  that other processes had the core (see sl_op_manager_share_set). */
@@ -155,6 +156,15 @@ SL_API void sl_op_manager_cancel(sl_op_manager_t *manager);
 
 /** Forget a failure or a cancel, so that ops run again. Drain first. */
 SL_API void sl_op_manager_recover(sl_op_manager_t *manager);
+
+/**
+ * Tell where in its list of instructions the thread that submits is. Should
+ * the queue run empty now, the idle time is expected to be as long as it was
+ * at this position before: other jobs use it (docs/share.md). One store.
+ *
+ * @param position any number, the same for the same wait; 0 = not known
+ */
+SL_API void sl_op_manager_mark(sl_op_manager_t *manager, uint32_t position);
 
 /* ---- share of the device's time ---- */
 
@@ -256,6 +266,11 @@ SL_API SL_NODISCARD sl_status_t
 sl_device_set_create(const sl_device_params_t *params, sl_device_set_t **set_p);
 
 SL_API void sl_device_set_destroy(sl_device_set_t *set);
+
+/** Place the calling thread, which feeds this device: on the device's cores,
+ *  when it is bound, with a scheduling slice so short that the two do not
+ *  push each other aside. Does nothing where the system has no such slice. */
+SL_API void sl_device_bind_self(const sl_device_t *device);
 
 /** What the processor calls itself, or its architecture, into text. */
 SL_API void sl_device_cpu_model(char *text, size_t text_bytes);

@@ -5,6 +5,8 @@
 
 static const uint64_t HOLD_NS = 50000000;          /* between two looks */
 static const uint64_t FIRST_ORDER_NS = 2000000000; /* a coordinator's time */
+/* For one that is being started together with the job. */
+static const uint64_t COORDINATOR_NS = 200000000;
 
 /* With the lock held. It may be let go in between. */
 static void wait_for_change(sl_control_t *control)
@@ -94,6 +96,24 @@ static void hold(sl_control_t *control)
     }
 }
 
+/* With the lock held. Who has a class counts on a coordinator: it gets a
+ * moment to come, as long as the job has no memory. */
+static int find_coordinator(sl_control_t *control, uint64_t start_ns)
+{
+    int is_there;
+
+    if (control->dir == NULL) {
+        return 0;
+    }
+    while (!(is_there = sl_run_dir_has_coordinator(control->dir)) &&
+           control->job_class != SL_JOB_CLASS_NONE && control->n_orders == 0 &&
+           !sl_control_is_interrupted(control) &&
+           sl_clock_ns() - start_ns < COORDINATOR_NS) {
+        wait_for_change(control);
+    }
+    return is_there;
+}
+
 int sl_control_admit(sl_control_t *control)
 {
     const uint64_t start_ns = sl_clock_ns();
@@ -106,7 +126,7 @@ int sl_control_admit(sl_control_t *control)
     control->is_admitting = 1;
     control->is_urgent = 1;
     sl_watcher_wake(&control->watcher);
-    if (control->dir != NULL && sl_run_dir_has_coordinator(control->dir)) {
+    if (find_coordinator(control, start_ns)) {
         while (control->n_orders == 0 && !sl_control_is_interrupted(control) &&
                sl_clock_ns() - start_ns < FIRST_ORDER_NS) {
             wait_for_change(control);
@@ -144,18 +164,32 @@ static void record(sl_control_t *control, const sl_control_step_t *step)
     control->is_news = 1;
 }
 
+/* AntMan's law counts from boundary to boundary, what lies between two
+ * mini-batches included. */
+static void tell_boundary(sl_control_t *control, double step_us)
+{
+    const uint64_t now_ns = sl_clock_ns();
+    int d;
+
+    if (control->told_ns != 0) {
+        step_us = (double)(now_ns - control->told_ns) * 1e-3;
+    }
+    control->told_ns = now_ns;
+    for (d = 0; d < control->n_devices; d++) {
+        sl_op_manager_boundary(control->params.devices->devices[d].ops,
+                               step_us);
+    }
+}
+
 int sl_control_boundary(sl_control_t *control, const sl_control_step_t *step)
 {
-    int is_over, d;
+    int is_over;
 
     if (control == NULL) {
         return 0;
     }
     if (control->params.share_law == SL_SHARE_ANTMAN) {
-        for (d = 0; d < control->n_devices; d++) {
-            sl_op_manager_boundary(control->params.devices->devices[d].ops,
-                                   step->step_us);
-        }
+        tell_boundary(control, step->step_us);
     }
     (void)pthread_mutex_lock(&control->lock);
     record(control, step);
@@ -178,7 +212,7 @@ int sl_control_await_order(sl_control_t *control)
         return 1;
     }
     (void)pthread_mutex_lock(&control->lock);
-    control->is_holding = 1;
+    control->is_holding = control->is_short = 1;
     control->is_urgent = 1;
     sl_watcher_wake(&control->watcher);
     while (control->n_taken == control->n_orders && !control->is_closing &&
@@ -189,7 +223,7 @@ int sl_control_await_order(sl_control_t *control)
     if (control->n_taken != control->n_orders) {
         take_orders(control);
     }
-    control->is_holding = 0;
+    control->is_holding = control->is_short = 0;
     control->is_urgent = 1;
     is_over = control->is_closing || sl_control_is_interrupted(control) ||
               control->action == SL_CONTROL_ACTION_STOP;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "scheduler/control/control_internal.h"
 #include "scheduler/control/json_fields.h"
+#include "scheduler/pulse.h"
 
 static uint64_t system_clock(void *ctx)
 {
@@ -84,6 +85,34 @@ static uint64_t start_ticks(void)
     return ticks;
 }
 
+/* Runs of cores; nothing when they do not fit: then they are not known. */
+static void describe_cores(const sl_device_t *device, char *list, size_t room)
+{
+    int n_cores = 0;
+    const int *cores = sl_op_manager_cores(device->ops, &n_cores);
+    size_t n = 0;
+    int i, end;
+
+    list[0] = '\0';
+    for (i = 0; i < n_cores; i = end) {
+        int wrote;
+
+        for (end = i + 1; end < n_cores && cores[end] == cores[end - 1] + 1;
+             end++) {
+        }
+        wrote = end - i > 1
+                    ? snprintf(list + n, room - n, "%s%d-%d", n > 0 ? "," : "",
+                               cores[i], cores[end - 1])
+                    : snprintf(list + n, room - n, "%s%d", n > 0 ? "," : "",
+                               cores[i]);
+        if (wrote < 0 || (size_t)wrote >= room - n) {
+            list[0] = '\0';
+            return;
+        }
+        n += (size_t)wrote;
+    }
+}
+
 static void describe_device(const sl_control_params_t *params, int d,
                             sl_control_device_t *to)
 {
@@ -101,6 +130,7 @@ static void describe_device(const sl_control_params_t *params, int d,
         params->wanted_bytes != NULL ? params->wanted_bytes[d] : 0;
     to->n_cores = from->n_cores;
     to->n_threads = from->n_threads;
+    describe_cores(from, to->core_list, sizeof(to->core_list));
 }
 
 static sl_status_t check_params(const sl_control_params_t *params)
@@ -184,7 +214,10 @@ static void publish(sl_control_t *control, const char *run_dir)
 
     SL_TRY(status, sl_run_dir_open(run_dir, &control->dir), out);
     sl_run_dir_clean(control->dir);
-    status = sl_job_dir_create(control->dir, &control->job, &control->job_dir);
+    SL_TRY(status,
+           sl_job_dir_create(control->dir, &control->job, &control->job_dir),
+           out);
+    sl_control_pulse_open(control);
 out:
     if (status < 0) {
         sl_warn("job %s goes on without a control plane: %s", control->job.name,
@@ -194,7 +227,7 @@ out:
     }
 }
 
-static void watch_files(sl_control_t *control)
+void sl_control_watch(sl_control_t *control)
 {
     char path[PATH_MAX + SL_CONTROL_ID_BYTES + 8];
 
@@ -271,7 +304,7 @@ sl_status_t sl_control_open(const sl_control_params_t *params,
                 params->name);
     }
     publish(control, params->run_dir);
-    watch_files(control);
+    sl_control_watch(control);
     SL_TRY(status, start_thread(control), out);
     *control_p = control;
     control = NULL;
@@ -299,6 +332,7 @@ void sl_control_close(sl_control_t *control)
         sl_watcher_wake(&control->watcher);
         (void)pthread_join(control->thread, NULL);
     }
+    sl_control_pulse_close(control);
     if (control->dir != NULL) {
         sl_job_dir_remove(control->dir, &control->job_dir);
     }

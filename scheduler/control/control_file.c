@@ -15,10 +15,79 @@ void sl_control_order_default(sl_control_order_t *order)
     order->job_class = -1;
 }
 
-static sl_status_t read_gate(const char *name, json_t *object,
-                             sl_control_gate_t *gate)
+/* "<job id>:<device index>"; an id is a name, so it is no path. */
+static sl_status_t read_yield(const char *what, const json_t *entry,
+                              sl_control_yield_t *yield)
 {
-    static const char *const keys[] = {"limit_bytes", "share", NULL};
+    const char *text = json_string_value(entry);
+    const char *colon = text == NULL ? NULL : strrchr(text, ':');
+    const size_t n = colon == NULL ? 0 : (size_t)(colon - text);
+    sl_status_t status = SL_OK;
+    int device = 0;
+    size_t i;
+
+    if (colon == NULL || n >= sizeof(yield->host.text) ||
+        strlen(text) != json_string_length(entry)) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: \"yield_to\" is a list of \"job id:device index\"",
+                  what);
+    }
+    memcpy(yield->host.text, text, n);
+    yield->host.text[n] = '\0';
+    for (i = 1; i <= 2 && colon[i] >= '0' && colon[i] <= '9'; i++) {
+        device = 10 * device + (colon[i] - '0');
+    }
+    if (i == 1 || colon[i] != '\0' || device >= SL_CONTROL_MAX_DEVICES) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: \"yield_to\": a device index is 0 to %d", what,
+                  SL_CONTROL_MAX_DEVICES - 1);
+    }
+    if (!sl_name_is_valid(yield->host.text, sizeof(yield->host.text))) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: \"yield_to\": that is not a job's id", what);
+    }
+    yield->device = device;
+out:
+    return status;
+}
+
+static sl_status_t read_yields(sl_fields_t fields, int gate,
+                               sl_control_order_t *order)
+{
+    json_t *array = json_object_get(fields.object, "yield_to");
+    sl_status_t status = SL_OK;
+    size_t i;
+
+    if (array == NULL) {
+        return SL_OK;
+    }
+    if (!json_is_array(array) ||
+        json_array_size(array) > SL_CONTROL_DEVICE_YIELDS ||
+        json_array_size(array) >
+            (size_t)(SL_CONTROL_MAX_YIELDS - order->n_yields)) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: \"yield_to\" is a list of at most %d, %d in all",
+                  fields.what, SL_CONTROL_DEVICE_YIELDS, SL_CONTROL_MAX_YIELDS);
+    }
+    order->gates[gate].has_yields = 1;
+    for (i = 0; i < json_array_size(array); i++) {
+        sl_control_yield_t *yield = &order->yields[order->n_yields];
+
+        SL_TRY(status, read_yield(fields.what, json_array_get(array, i), yield),
+               out);
+        yield->gate = gate;
+        order->n_yields++;
+    }
+out:
+    return status;
+}
+
+static sl_status_t read_gate(const char *name, json_t *object, int g,
+                             sl_control_order_t *order)
+{
+    static const char *const keys[] = {"limit_bytes", "share", "yield_to",
+                                       NULL};
+    sl_control_gate_t *gate = &order->gates[g];
     char what[64];
     const sl_fields_t fields = {what, object};
     sl_status_t status;
@@ -34,13 +103,17 @@ static sl_status_t read_gate(const char *name, json_t *object,
     (void)snprintf(gate->name, sizeof(gate->name), "%s", name);
     gate->limit_bytes = 0;
     gate->share = -1.0;
+    gate->has_yields = 0;
     SL_TRY(status, sl_fields_check(fields, keys), out);
     SL_TRY(status,
            sl_fields_u64(fields, "limit_bytes", SL_FIELD_OPTIONAL, 1,
                          SL_CONTROL_MAX_SEQUENCE, &gate->limit_bytes),
            out);
-    status = sl_fields_number(fields, "share", SL_FIELD_OPTIONAL, 0.0,
-                              MAX_SHARE, &gate->share);
+    SL_TRY(status,
+           sl_fields_number(fields, "share", SL_FIELD_OPTIONAL, 0.0, MAX_SHARE,
+                            &gate->share),
+           out);
+    status = read_yields(fields, g, order);
 out:
     return status;
 }
@@ -66,7 +139,7 @@ static sl_status_t read_gates(sl_fields_t fields, sl_control_order_t *order)
          at = json_object_iter_next(devices, at)) {
         SL_TRY(status,
                read_gate(json_object_iter_key(at), json_object_iter_value(at),
-                         &order->gates[order->n_gates]),
+                         order->n_gates, order),
                out);
         order->n_gates++;
     }
@@ -139,6 +212,29 @@ out:
     return status;
 }
 
+static json_t *yields_to_json(const sl_control_order_t *order, int g)
+{
+    char text[SL_CONTROL_ID_BYTES + 16];
+    json_t *array = json_array();
+    int bad = 0;
+    int i;
+
+    for (i = 0; i < order->n_yields; i++) {
+        const sl_control_yield_t *yield = &order->yields[i];
+
+        if (yield->gate == g) {
+            (void)snprintf(text, sizeof(text), "%s:%d", yield->host.text,
+                           yield->device);
+            bad |= json_array_append_new(array, json_string(text));
+        }
+    }
+    if (bad != 0) {
+        json_decref(array);
+        array = NULL;
+    }
+    return array;
+}
+
 static json_t *gates_to_json(const sl_control_order_t *order)
 {
     json_t *devices = json_object();
@@ -155,6 +251,10 @@ static json_t *gates_to_json(const sl_control_order_t *order)
         }
         if (gate->share >= 0.0) {
             bad |= json_object_set_new(object, "share", json_real(gate->share));
+        }
+        if (gate->has_yields) {
+            bad |= json_object_set_new(object, "yield_to",
+                                       yields_to_json(order, g));
         }
         bad |= json_object_set_new(devices, gate->name, object);
     }

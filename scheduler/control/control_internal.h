@@ -18,6 +18,18 @@
 #include "scheduler/control/run_dir.h"
 #include "scheduler/control/secure_file.h"
 #include "scheduler/control/watcher.h"
+#include "scheduler/pulse.h"
+
+enum {
+    SL_PULSE_HOSTS = 16, /* jobs that one job yields to */
+    SL_PULSE_BEAT_MS = 200
+};
+
+/** A device of another job. */
+typedef struct sl_gate_yield {
+    sl_run_id_t host;
+    int device;
+} sl_gate_yield_t;
 
 /** What one device is asked and has. */
 typedef struct sl_gate {
@@ -30,7 +42,21 @@ typedef struct sl_gate {
     uint64_t max_peak_bytes, max_host_peak_bytes; /**< since the start */
     uint64_t busy_before_ns, elapsed_before_ns;   /**< our thread's */
     double share_achieved;                        /**< our thread's */
+    int n_yields;                                 /**< asked */
+    sl_gate_yield_t yields[SL_CONTROL_DEVICE_YIELDS];
 } sl_gate_t;
+
+/** A job whose pulse is followed. */
+typedef struct sl_pulse_host {
+    sl_run_id_t id;
+    int has_warned;
+    sl_pulse_view_t *view; /**< NULL = it does not live, or has no page */
+    int n_slots;           /**< of the page */
+    int dir_fd;            /**< its directory, with a view */
+    uint64_t beat;         /**< seen last ... */
+    uint64_t beat_ns;      /**< ... and first then */
+    uint64_t tried_ns;     /**< to open it; 0 = not yet */
+} sl_pulse_host_t;
 
 /** A file that steers the job, as our thread last saw it. */
 typedef struct sl_steering_file {
@@ -54,6 +80,8 @@ struct sl_control {
     char *antman_status;  /* owned, or NULL */
     pthread_t thread;
     int has_thread;
+    uint64_t told_ns; /* the train loop's: the last boundary that AntMan's law
+                         was told of, 0 = none */
 
     sl_watcher_t watcher;
 
@@ -63,6 +91,7 @@ struct sl_control {
     int is_closing;
     int is_admitting; /* before the first mini-batch */
     int is_holding;   /* the train loop is here, between two mini-batches */
+    int is_short;     /* it waits for a higher memory limit */
     int is_urgent;    /* write a status at once */
     int is_due;       /* the next boundary shall take allocator statistics */
     int is_news;      /* something to tell since the last status */
@@ -81,7 +110,15 @@ struct sl_control {
     sl_minibatch_t minibatch;
     sl_gate_t gates[SL_CONTROL_MAX_DEVICES];
 
+    sl_pulse_map_t *pulse; /* our own page; NULL = none */
+    int is_pulsing;        /* our devices write it */
+    int is_yield_new;      /* whom to yield to was said, or for how much */
+
     /* our thread's */
+    int is_yielding; /* whether anybody may be yielded to now */
+    uint64_t hosts_ns;
+    int n_hosts;
+    sl_pulse_host_t hosts[SL_PULSE_HOSTS];
     sl_steering_file_t control_file, antman_file;
     sl_control_status_t status; /* the last one written */
     uint64_t status_ns, prometheus_ns, antman_ns;
@@ -108,10 +145,31 @@ void sl_control_refresh(sl_control_t *control);
 int sl_control_is_held(const sl_control_t *control);
 sl_job_state_t sl_control_state(const sl_control_t *control);
 
+/* ---- pulses.c ---- */
+
+/** Make the job's page in its directory; without one it has no pulse. */
+void sl_control_pulse_open(sl_control_t *control);
+/** A new page in a new directory; lock held. */
+void sl_control_pulse_renew(sl_control_t *control);
+/** Our thread is not there any more: follow nobody, publish nothing. */
+void sl_control_pulse_close(sl_control_t *control);
+/** Publish or not, as the class says; lock held. */
+void sl_control_pulse_refresh(sl_control_t *control);
+/** Remember whom an order says to yield to; lock held. */
+void sl_control_yields_accept(sl_control_t *control, int d,
+                              const sl_control_order_t *order, int gate);
+/** Our thread, without the lock: beat, look who lives, tell the devices. */
+void sl_control_pulse_tend(sl_control_t *control);
+
 /* ---- reporter.c; our thread ---- */
 
 /** Write the files that are due. */
 void sl_control_report(sl_control_t *control, int is_last);
+
+/* ---- control.c ---- */
+
+/** Our thread: listen for the job's files where they are now. */
+void sl_control_watch(sl_control_t *control);
 
 /* ---- listener.c; our thread ---- */
 

@@ -96,6 +96,40 @@ out:
     return status;
 }
 
+int sl_job_dir_is_gone(const sl_job_dir_t *job_dir)
+{
+    struct stat info;
+
+    return fstat(job_dir->lock_fd, &info) == 0 && info.st_nlink == 0;
+}
+
+sl_status_t sl_job_dir_remake(sl_run_dir_t *dir, const sl_control_job_t *job,
+                              sl_job_dir_t *job_dir)
+{
+    char hidden[SL_CONTROL_ID_BYTES + 8];
+    sl_job_dir_t made = {.id = job_dir->id};
+    struct stat info;
+    char *text = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, sl_control_job_format(job, &text), out);
+    if (fstat(dir->jobs_fd, &info) != 0 || info.st_nlink == 0) {
+        SL_TRY(status, sl_run_dir_reopen(dir), out);
+    }
+    /* what was left of it, such as a status that came between */
+    sl_run_dir_empty(job_dir->fd);
+    (void)unlinkat(dir->jobs_fd, job_dir->id.text, AT_REMOVEDIR);
+    (void)snprintf(hidden, sizeof(hidden), ".new-%s", made.id.text);
+    SL_TRY(status, make_hidden(dir, hidden, text, &made), out);
+    (void)close(job_dir->lock_fd);
+    (void)close(job_dir->fd);
+    job_dir->lock_fd = made.lock_fd; /* others read the id meanwhile */
+    job_dir->fd = made.fd;
+out:
+    free(text);
+    return status;
+}
+
 void sl_job_dir_remove(sl_run_dir_t *dir, sl_job_dir_t *job_dir)
 {
     /* let go of the lease: it is then a dead job's directory like any other */

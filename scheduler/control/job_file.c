@@ -1,8 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job.json: who a job is. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "scheduler/control/files.h"
+
+/* The next run of cores, "3" or "0-3", and the comma behind it; NULL when
+ * there is none or it is no run. */
+static const char *next_cores(const char *at, unsigned long *first_p,
+                              unsigned long *last_p)
+{
+    char *end = NULL;
+
+    if (at == NULL || at[0] < '0' || at[0] > '9') {
+        return NULL;
+    }
+    *first_p = *last_p = strtoul(at, &end, 10);
+    if (end[0] == '-' && end[1] >= '0' && end[1] <= '9') {
+        *last_p = strtoul(end + 1, &end, 10);
+    }
+    return *end == ',' ? end + 1 : *end == '\0' ? end : NULL;
+}
+
+static int is_core_list(const char *list)
+{
+    unsigned long first, last;
+
+    if (list[0] == '\0') {
+        return 0;
+    }
+    while (list != NULL && list[0] != '\0') {
+        list = next_cores(list, &first, &last);
+    }
+    return list != NULL;
+}
+
+int sl_control_cores_overlap(const char *a, const char *b)
+{
+    unsigned long a_first, a_last, b_first, b_last;
+    const char *at;
+
+    if (!is_core_list(a) || !is_core_list(b)) {
+        return 1;
+    }
+    while ((a = next_cores(a, &a_first, &a_last)) != NULL) {
+        for (at = b; (at = next_cores(at, &b_first, &b_last)) != NULL;) {
+            if (a_first <= b_last && b_first <= a_last) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
 
 static const char *kind_choice(int i)
 {
@@ -14,8 +63,8 @@ static const char *kind_choice(int i)
 static sl_status_t read_device(json_t *object, sl_control_device_t *device)
 {
     static const char *const keys[] = {
-        "name",    "kind", "capacity_bytes", "wanted_bytes", "cores",
-        "threads", NULL};
+        "name",  "kind",    "capacity_bytes", "wanted_bytes",
+        "cores", "threads", "core_list",      NULL};
     const sl_fields_t fields = {"job.json: a device", object};
     uint64_t n_cores = 0, n_threads = 0;
     int kind = 0;
@@ -50,6 +99,10 @@ static sl_status_t read_device(json_t *object, sl_control_device_t *device)
     SL_TRY(status,
            sl_fields_u64(fields, "threads", SL_FIELD_REQUIRED, 0, INT32_MAX,
                          &n_threads),
+           out);
+    SL_TRY(status,
+           sl_fields_text(fields, "core_list", SL_FIELD_OPTIONAL, "-,",
+                          device->core_list, sizeof(device->core_list)),
            out);
     device->kind = (sl_device_kind_t)kind;
     device->n_cores = (int)n_cores;
@@ -146,6 +199,8 @@ static json_t *device_to_json(const sl_control_device_t *device)
     bad |= json_object_set_new(object, "cores", json_integer(device->n_cores));
     bad |=
         json_object_set_new(object, "threads", json_integer(device->n_threads));
+    bad |= json_object_set_new(object, "core_list",
+                               json_string(device->core_list));
     if (bad != 0) {
         json_decref(object);
         object = NULL;

@@ -139,6 +139,9 @@ static uint64_t wait_ms(sl_control_t *control)
     if (ms > control->params.poll_ms) {
         ms = control->params.poll_ms;
     }
+    if (ms > SL_PULSE_BEAT_MS) {
+        ms = SL_PULSE_BEAT_MS;
+    }
     if (ms > HELD_WAIT_MS && sl_control_is_held(control)) {
         ms = HELD_WAIT_MS;
     }
@@ -166,6 +169,7 @@ void *sl_control_listen(void *arg)
         is_closing = control->is_closing;
         ms = wait_ms(control);
         (void)pthread_mutex_unlock(&control->lock);
+        sl_control_pulse_tend(control);
         sl_control_report(control, is_closing);
         if (!is_closing) {
             changed = sl_watcher_wait(&control->watcher, ms);

@@ -88,7 +88,12 @@ sl_status_t sl_control_accept(sl_control_t *control,
         if (from->share >= 0.0) {
             to->share = from->share;
         }
+        if (from->has_yields) {
+            sl_control_yields_accept(control, find_device(control, from->name),
+                                     order, g);
+        }
     }
+    control->is_yield_new = 1; /* the floor may be */
     sl_control_refresh(control);
     (void)pthread_cond_broadcast(&control->changed);
 out:
@@ -180,6 +185,7 @@ void sl_control_refresh(sl_control_t *control)
         sl_debug("job %s: its order is older than its TTL", control->job.name);
         (void)pthread_cond_broadcast(&control->changed);
     }
+    sl_control_pulse_refresh(control);
     for (d = 0; d < control->n_devices; d++) {
         set_share(control, d, share_that_follows(control, &control->gates[d]));
     }
@@ -208,6 +214,7 @@ sl_job_state_t sl_control_state(const sl_control_t *control)
     if (control->is_admitting) {
         return SL_JOB_STATE_WAITING;
     }
-    return sl_control_is_held(control) ? SL_JOB_STATE_SUSPENDED
-                                       : SL_JOB_STATE_RUNNING;
+    return control->is_short || sl_control_is_held(control)
+               ? SL_JOB_STATE_SUSPENDED
+               : SL_JOB_STATE_RUNNING;
 }

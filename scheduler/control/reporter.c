@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job tells: status.json, the Prometheus file, AntMan's status. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,7 +91,9 @@ static void fill_status(sl_control_t *control)
     status->boundary_ns = control->boundary_ns;
     status->state = sl_control_state(control);
     status->job_class = control->job_class;
-    memcpy(status->reason, control->reason, sizeof(status->reason));
+    (void)snprintf(status->reason, sizeof(status->reason), "%s",
+                   control->is_short ? "waits for a higher memory limit"
+                                     : control->reason);
     status->step = control->step;
     status->n_steps = control->params.n_steps;
     memcpy(status->unit, control->unit, sizeof(status->unit));
@@ -119,6 +122,27 @@ static void warn_once(const sl_control_t *control, const char *what,
     }
 }
 
+/* The directory again, when somebody removed it: whoever looks for the job
+ * must find it. Its old page stays mapped for those who have it. */
+static void make_directory_again(sl_control_t *control)
+{
+    sl_status_t result;
+
+    (void)pthread_mutex_lock(&control->lock);
+    result = sl_job_dir_remake(control->dir, &control->job, &control->job_dir);
+    if (result >= 0) {
+        sl_control_pulse_renew(control);
+    }
+    (void)pthread_mutex_unlock(&control->lock);
+    if (result >= 0) {
+        sl_info("job %s: its directory was removed and is made again",
+                control->job.name);
+        memset(&control->control_file.seen, 0,
+               sizeof(control->control_file.seen));
+        sl_control_watch(control);
+    }
+}
+
 static void write_status(sl_control_t *control)
 {
     char *text = NULL;
@@ -127,9 +151,17 @@ static void write_status(sl_control_t *control)
     if (control->dir == NULL) {
         return;
     }
+    if (sl_job_dir_is_gone(&control->job_dir)) {
+        make_directory_again(control);
+    }
     SL_TRY(result, sl_control_status_format(&control->status, &text), out);
     result = sl_atomic_write(control->job_dir.fd, SL_FILE_STATUS, 0600, text,
                              strlen(text));
+    if (result == SL_ERR_NOT_FOUND) { /* removed just now */
+        make_directory_again(control);
+        result = sl_atomic_write(control->job_dir.fd, SL_FILE_STATUS, 0600,
+                                 text, strlen(text));
+    }
 out:
     free(text);
     warn_once(control, SL_FILE_STATUS, result, &control->has_warned_status);

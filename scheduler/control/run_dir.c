@@ -18,6 +18,7 @@
 #include "scheduler/control/json_fields.h"
 #include "scheduler/control/lease.h"
 #include "scheduler/control/secure_file.h"
+#include "scheduler/pulse.h"
 
 enum {
     DIR_MODE = 0700,
@@ -150,6 +151,24 @@ void sl_run_dir_close(sl_run_dir_t *dir)
     free(dir);
 }
 
+sl_status_t sl_run_dir_reopen(sl_run_dir_t *dir)
+{
+    sl_run_dir_t *fresh = NULL;
+    sl_status_t status;
+    int fd;
+
+    SL_TRY(status, sl_run_dir_open(dir->path, &fresh), out);
+    fd = dir->fd;
+    dir->fd = fresh->fd;
+    fresh->fd = fd;
+    fd = dir->jobs_fd;
+    dir->jobs_fd = fresh->jobs_fd;
+    fresh->jobs_fd = fd;
+    sl_run_dir_close(fresh);
+out:
+    return status;
+}
+
 const char *sl_run_dir_path(const sl_run_dir_t *dir)
 {
     return dir->path;
@@ -205,7 +224,7 @@ static int open_job(const sl_run_dir_t *dir, const char *name)
 }
 
 /* The lock goes last: without it the directory counts as dead. */
-static void remove_contents(int fd)
+void sl_run_dir_empty(int fd)
 {
     const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = copy >= 0 ? fdopendir(copy) : NULL;
@@ -255,7 +274,7 @@ static int look_at_job(sl_run_dir_t *dir, const char *name)
         state = sl_lease_look(fd, SL_FILE_LOCK);
         if (state == SL_LEASE_FREE) {
             sl_debug("removing the directory of the dead job %s", name);
-            remove_contents(fd);
+            sl_run_dir_empty(fd);
         }
         if (state != SL_LEASE_HELD) {
             (void)unlinkat(dir->jobs_fd, name, AT_REMOVEDIR);
@@ -382,6 +401,20 @@ sl_status_t sl_run_order_read(sl_run_dir_t *dir, const sl_run_id_t *id,
     free(text);
 out:
     return status;
+}
+
+int sl_run_job_has_pulse(sl_run_dir_t *dir, const sl_run_id_t *id)
+{
+    struct stat info;
+    int has_pulse;
+    const int fd = sl_name_is_valid(id->text, sizeof(id->text))
+                       ? open_job(dir, id->text)
+                       : -1;
+
+    has_pulse =
+        fd >= 0 && fstatat(fd, SL_PULSE_FILE, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    close_fd(fd);
+    return has_pulse;
 }
 
 /* Formatting and parsing back proves that the job will accept it. */

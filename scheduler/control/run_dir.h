@@ -39,8 +39,26 @@ typedef struct sl_job_dir {
 SL_NODISCARD sl_status_t sl_job_dir_create(sl_run_dir_t *dir,
                                            const sl_control_job_t *job,
                                            sl_job_dir_t *job_dir);
+/** Whether somebody removed it, or its lock, which is the same to others. */
+int sl_job_dir_is_gone(const sl_job_dir_t *job_dir);
+/** Make a directory that is gone again, under its name; the run directory too
+ *  when that is gone. On failure all is as before.
+ *  @return SL_OK, SL_ERR_IO, SL_ERR_NO_MEMORY; not logged */
+SL_NODISCARD sl_status_t sl_job_dir_remake(sl_run_dir_t *dir,
+                                           const sl_control_job_t *job,
+                                           sl_job_dir_t *job_dir);
 /** Remove what is in it, then itself. */
 void sl_job_dir_remove(sl_run_dir_t *dir, sl_job_dir_t *job_dir);
+
+/** Open the run directory again by its path, and make it when absent.
+ *  @return SL_OK, SL_ERR_IO, SL_ERR_NO_MEMORY; then nothing has changed */
+SL_NODISCARD sl_status_t sl_run_dir_reopen(sl_run_dir_t *dir);
+
+/** Whether the job has a page for its pulse. */
+int sl_run_job_has_pulse(sl_run_dir_t *dir, const sl_run_id_t *id);
+
+/** Remove the files in a job's directory, the lock last. */
+void sl_run_dir_empty(int job_fd);
 
 /** Remove the directories whose job is dead. */
 void sl_run_dir_clean(sl_run_dir_t *dir);

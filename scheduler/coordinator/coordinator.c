@@ -302,6 +302,7 @@ void sl_coord_step(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
     }
     sl_coord_admit(coord, seen, decisions);
     coord->policy->set_shares(coord, seen, decisions);
+    sl_coord_set_yields(seen, decisions);
     sl_coord_set_limits(coord, seen, decisions);
     for (i = 0; i < seen->n_jobs; i++) {
         apply_manual(&seen->jobs[i], &decisions->jobs[i]);

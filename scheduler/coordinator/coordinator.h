@@ -38,6 +38,7 @@ typedef struct sl_coord_device {
     double achieved_percent; /**< measured; negative = not known */
     double manual_percent;   /**< set by hand; negative = not set */
     uint64_t manual_bytes;   /**< limit set by hand; 0 = not set */
+    char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< "" = not known */
 } sl_coord_device_t;
 
 typedef struct sl_coord_job {
@@ -45,6 +46,7 @@ typedef struct sl_coord_job {
     sl_job_class_t job_class;
     sl_job_state_t state;
     int is_held;          /**< suspended by hand */
+    int has_pulse;        /**< guests can tell when its devices are idle */
     uint64_t created_ns;  /**< order of arrival */
     uint64_t step;        /**< mini-batches done */
     uint64_t boundary_ns; /**< end of the last one; 0 = none yet */
@@ -69,6 +71,13 @@ typedef struct sl_coord_gate {
     uint64_t limit_bytes;
 } sl_coord_gate_t;
 
+/** A device of a guest waits for idle times of one of a guarantee job. */
+typedef struct sl_coord_yield_to {
+    int device;
+    int host; /**< index in the snapshot */
+    int host_device;
+} sl_coord_yield_to_t;
+
 /** What one job should be told; the same index as in the snapshot. */
 typedef struct sl_coord_decision {
     int is_admitted;                      /**< 0: go on waiting */
@@ -77,6 +86,8 @@ typedef struct sl_coord_decision {
     double baseline_us; /**< guarantee job without its guests; 0 = not known */
     double slowdown;    /**< recent median over the baseline; 0 = not known */
     sl_coord_gate_t gates[SL_CONTROL_MAX_DEVICES];
+    int n_yields; /**< of all devices, in their order */
+    sl_coord_yield_to_t yields[SL_CONTROL_MAX_YIELDS];
 } sl_coord_decision_t;
 
 typedef struct sl_coord_decisions {

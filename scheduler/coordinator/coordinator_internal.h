@@ -118,6 +118,10 @@ uint64_t sl_coord_capacity(const sl_coord_t *coord,
 /** Bytes that a job needs on a device, some growth included. */
 uint64_t sl_coord_needed(const sl_coord_device_t *device);
 
+/** Whose idle times the devices of background jobs wait for. */
+void sl_coord_set_yields(const sl_coord_snapshot_t *seen,
+                         sl_coord_decisions_t *decisions);
+
 /** Note what a guest does with its share. */
 void sl_coord_measure_yield(sl_coord_yield_t *yield, const sl_coord_job_t *job,
                             uint64_t now_ns);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "scheduler/control/run_dir.h"
 #include "scheduler/coordinator/pins.h"
 #include "scheduler/coordinator/priority.h"
 
@@ -178,6 +179,7 @@ static void view_device(const sl_exchange_job_t *job, int d,
     memcpy(view->name, device->name, sizeof(view->name));
     view->capacity_bytes = device->capacity_bytes;
     view->wanted_bytes = device->wanted_bytes;
+    memcpy(view->core_list, device->core_list, sizeof(view->core_list));
     view->limit_bytes = device->capacity_bytes;
     view->share_percent = 100.0;
     view->achieved_percent = -1.0;
@@ -269,6 +271,8 @@ void sl_exchange_read(sl_exchange_t *exchange, uint64_t now_ns,
     seen->n_jobs = exchange->n_jobs;
     for (i = 0; i < (size_t)exchange->n_jobs; i++) {
         view_job(exchange->jobs[i], &seen->jobs[i]);
+        seen->jobs[i].has_pulse =
+            sl_run_job_has_pulse(exchange->params.dir, &seen->jobs[i].id);
     }
 }
 
@@ -284,11 +288,33 @@ static uint64_t next_sequence(const sl_exchange_job_t *job)
     return last + 1;
 }
 
+/* To the order's gate `g`: whom device `d` yields to. */
+static void compose_yields(const sl_coord_snapshot_t *seen,
+                           const sl_coord_decision_t *decision, int d, int g,
+                           sl_control_order_t *order)
+{
+    int i;
+
+    order->gates[g].has_yields = 1;
+    for (i = 0; i < decision->n_yields; i++) {
+        const sl_coord_yield_to_t *from = &decision->yields[i];
+
+        if (from->device == d) {
+            sl_control_yield_t *to = &order->yields[order->n_yields++];
+
+            to->gate = g;
+            to->host = seen->jobs[from->host].id;
+            to->device = from->host_device;
+        }
+    }
+}
+
 static void compose(const sl_exchange_t *exchange, const sl_exchange_job_t *job,
-                    const sl_coord_job_t *view,
+                    const sl_coord_snapshot_t *seen, int i,
                     const sl_coord_decision_t *decision,
                     sl_control_order_t *order)
 {
+    const sl_coord_job_t *view = &seen->jobs[i];
     const int is_free = view->job_class == SL_JOB_CLASS_NONE;
     int d;
 
@@ -324,6 +350,7 @@ static void compose(const sl_exchange_t *exchange, const sl_exchange_job_t *job,
             gate->limit_bytes = 0;
         }
         if (gate->share >= 0.0 || gate->limit_bytes > 0) {
+            compose_yields(seen, decision, d, order->n_gates, order);
             order->n_gates++;
         }
     }
@@ -343,6 +370,36 @@ static int is_limit_new(uint64_t a, uint64_t b)
     return (a == 0) != (b == 0) || difference > b / LIMIT_PART;
 }
 
+/* Both in the order of the devices, as composed or read back. */
+static int are_yields_new(const sl_control_order_t *a, int g,
+                          const sl_control_order_t *b, int h)
+{
+    int i, j = 0;
+
+    if (!b->gates[h].has_yields) {
+        return 1;
+    }
+    for (i = 0; i < a->n_yields; i++) {
+        if (a->yields[i].gate != g) {
+            continue;
+        }
+        while (j < b->n_yields && b->yields[j].gate != h) {
+            j++;
+        }
+        if (j == b->n_yields || a->yields[i].device != b->yields[j].device ||
+            strcmp(a->yields[i].host.text, b->yields[j].host.text) != 0) {
+            return 1;
+        }
+        j++;
+    }
+    for (; j < b->n_yields; j++) {
+        if (b->yields[j].gate == h) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int is_new(const sl_control_order_t *a, const sl_control_order_t *b)
 {
     int g;
@@ -357,7 +414,8 @@ static int is_new(const sl_control_order_t *a, const sl_control_order_t *b)
         const sl_control_gate_t *gate = sl_pins_gate(b, a->gates[g].name);
 
         if (gate == NULL || is_share_new(a->gates[g].share, gate->share) ||
-            is_limit_new(a->gates[g].limit_bytes, gate->limit_bytes)) {
+            is_limit_new(a->gates[g].limit_bytes, gate->limit_bytes) ||
+            are_yields_new(a, g, b, (int)(gate - b->gates))) {
             return 1;
         }
     }
@@ -429,7 +487,7 @@ void sl_exchange_write(sl_exchange_t *exchange, const sl_coord_snapshot_t *seen,
         }
         set_priority(exchange, job, &seen->jobs[i],
                      decisions->jobs[i].is_background, seen->now_ns);
-        compose(exchange, job, &seen->jobs[i], &decisions->jobs[i], &order);
+        compose(exchange, job, seen, i, &decisions->jobs[i], &order);
         is_news = job->order.sequence == 0 || is_new(&order, &job->order);
         is_due = order.ttl_ms > 0 && seen->now_ns - job->written_ns >=
                                          order.ttl_ms * MS_NS / REFRESHES;

@@ -12,6 +12,10 @@ enum {
 };
 
 static const double CUT = 0.5, DEEP_CUT = 0.1;
+/* Guests that follow a pulse are out of the way already: the share is there
+ * for what that does not see, such as caches, and may move in larger steps. */
+static const double PULSE_START = 50.0, PULSE_CUT = 0.7, PULSE_DEEP_CUT = 0.5;
+static const double PULSE_STEP = 8.0;
 /* A cut goes far below the share that was too much, so that the guarantee
  * job recovers at once; then up to this part of it the way back is halved
  * each time, and only from there it is felt for. */
@@ -95,6 +99,22 @@ static int find_host(const sl_round_t *round, int guest)
     return host;
 }
 
+/* Whether all of a guest's hosts have one. */
+static int follows_pulse(const sl_round_t *round, int guest)
+{
+    int i, n = 0;
+
+    for (i = 0; i < round->seen->n_jobs; i++) {
+        if (is_host_of(round, i, guest)) {
+            if (!round->seen->jobs[i].has_pulse) {
+                return 0;
+            }
+            n++;
+        }
+    }
+    return n > 0;
+}
+
 static void move_hosts(sl_round_t *round, int guest, int is_cut)
 {
     int i;
@@ -122,9 +142,10 @@ static void cut(sl_round_t *round, int guest, double factor)
     sl_coord_memory_t *memory = sl_coord_memory(round->coord, guest);
 
     /* Deep: its load changed, and what was possible then says little. */
-    memory->ceiling_percent = factor < CUT
-                                  ? memory->share_percent * NEAR_CEILING
-                                  : memory->share_percent;
+    memory->ceiling_percent =
+        round->verdict[find_host(round, guest)] == SL_COORD_CUT_DEEP
+            ? memory->share_percent * NEAR_CEILING
+            : memory->share_percent;
     memory->share_percent = clamp(round, memory->share_percent * factor);
     memory->n_clean = 0;
     move_hosts(round, guest, 1);
@@ -138,7 +159,9 @@ static void restore(sl_round_t *round, int guest, int host)
 
     if (!sl_coord_memory(round->coord, host)->is_taken_over &&
         sl_coord_memory(round->coord, host)->signal.n_baselines <= 1) {
-        memory->share_percent = round->coord->params.floor_percent;
+        memory->share_percent = follows_pulse(round, guest)
+                                    ? clamp(round, PULSE_START)
+                                    : round->coord->params.floor_percent;
         memory->n_clean = 0;
     }
     move_hosts(round, guest, 0);
@@ -160,10 +183,11 @@ static void obey(sl_round_t *round, int guest, int host)
 
     switch (round->verdict[host]) {
     case SL_COORD_CUT:
-        cut(round, guest, CUT);
+        cut(round, guest, follows_pulse(round, guest) ? PULSE_CUT : CUT);
         break;
     case SL_COORD_CUT_DEEP:
-        cut(round, guest, DEEP_CUT);
+        cut(round, guest,
+            follows_pulse(round, guest) ? PULSE_DEEP_CUT : DEEP_CUT);
         break;
     case SL_COORD_RESTORE:
         restore(round, guest, host);
@@ -241,15 +265,18 @@ static int find_raise(const sl_round_t *round)
     return best;
 }
 
-static double next_step(sl_coord_memory_t *memory)
+static double next_step(sl_coord_memory_t *memory, int has_pulse)
 {
     const double gap =
         NEAR_CEILING * memory->ceiling_percent - memory->share_percent;
-    double step = 1.0;
+    double step = has_pulse ? PULSE_STEP : 1.0;
     int i;
 
     if (gap > 1.0) {
         return gap / 2.0 > 1.0 ? gap / 2.0 : 1.0;
+    }
+    if (memory->ceiling_percent > 0.0 && memory->n_clean < CLEAN_TO_DOUBLE) {
+        step = 1.0; /* near what was too much */
     }
     for (i = CLEAN_TO_DOUBLE; i <= memory->n_clean && step < MAX_STEP;
          i += CLEAN_TO_DOUBLE) {
@@ -265,7 +292,8 @@ static void raise_one(sl_round_t *round, int guest)
     int i;
 
     memory->share_percent =
-        clamp(round, memory->share_percent + next_step(memory));
+        clamp(round, memory->share_percent +
+                         next_step(memory, follows_pulse(round, guest)));
     sl_coord_set_share(round->decisions, round->seen, guest,
                        memory->share_percent);
     move_hosts(round, guest, 0);

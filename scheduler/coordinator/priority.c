@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "scheduler/machine.h"
+
 /* Field 22 of /proc/<pid>/stat; 0 when there is none. The name in field 2
  * may hold spaces and brackets: counting starts behind the last one. */
 static uint64_t read_start(int64_t pid)
@@ -36,16 +38,17 @@ static uint64_t read_start(int64_t pid)
     return field == NULL ? 0 : strtoull(field, NULL, 10);
 }
 
+/* Not by sched_setscheduler(), which resets a slice of the thread's own. */
 static int set_thread(pid_t thread, int policy)
 {
-    const struct sched_param param = {0};
+    sl_machine_sched_t sched;
+    int error = sl_machine_sched_get((int)thread, &sched);
 
-    if (sched_getscheduler(thread) == policy) {
-        return 0;
+    if (error == 0 && sched.policy != policy) {
+        sched.policy = policy;
+        error = sl_machine_sched_set((int)thread, &sched);
     }
-    return sched_setscheduler(thread, policy, &param) == 0 || errno == ESRCH
-               ? 0
-               : errno;
+    return error == ESRCH ? 0 : error;
 }
 
 sl_status_t sl_priority_set(const sl_control_job_t *job, int is_background)

@@ -111,6 +111,21 @@ static inline sim_job_t *sim_add(sim_t *sim, int i, sl_job_class_t job_class,
     return job;
 }
 
+/* Part of the device that a guest takes: beside a host with a pulse, of the
+ * idle part at most. */
+static inline double sim_use(const sim_t *sim, const sim_job_t *job)
+{
+    double use = fmin(job->share, job->demand);
+    int i;
+
+    for (i = 0; i < SIM_MAX_JOBS; i++) {
+        if (sim->jobs[i].is_here && sim->jobs[i].view.has_pulse) {
+            use = fmin(use, 1.0 - sim->jobs[i].demand);
+        }
+    }
+    return use;
+}
+
 /* Part of the device that guests take now. */
 static inline double sim_guest_load(const sim_t *sim)
 {
@@ -122,7 +137,7 @@ static inline double sim_guest_load(const sim_t *sim)
 
         if (job->is_here && job->view.job_class != SL_JOB_CLASS_GUARANTEE &&
             job->view.state == SL_JOB_STATE_RUNNING) {
-            load += fmin(job->share, job->demand);
+            load += sim_use(sim, job);
         }
     }
     return fmin(load, 0.98);
@@ -178,13 +193,15 @@ static inline void sim_advance_job(sim_t *sim, sim_job_t *job, double ms)
         }
         rate = 1.0 / us;
     } else {
-        rate = fmin(job->share, job->demand) / us;
-        job->view.devices[0].achieved_percent =
-            100.0 * fmin(job->share, job->demand);
+        rate = sim_use(sim, job) / us;
+        job->view.devices[0].achieved_percent = 100.0 * sim_use(sim, job);
     }
     job->done += rate * ms * 1e3;
     job->sum_ms += ms;
-    job->sum_share += job->share * ms;
+    job->sum_share += (job->view.job_class == SL_JOB_CLASS_GUARANTEE
+                           ? job->share
+                           : fmin(job->share, sim_use(sim, job))) *
+                      ms;
     job->least_share = fmin(job->least_share, job->share);
     if (job->done >= 1.0) {
         sim_finish_mini_batch(

@@ -12,7 +12,8 @@ static const char good[] =
     " \"writer_token\": \"coordinator-81\", \"action\": \"\", "
     "\"class\": \"opportunistic\", \"reason\": \"a b\",\n"
     " \"devices\": {\"cpu:0\": {\"limit_bytes\": 1073741824, \"share\": 40},"
-    " \"cpu:1\": {\"share\": 12.5}, \"cpu:2\": {}}}\n";
+    " \"cpu:1\": {\"share\": 12.5},"
+    " \"cpu:2\": {\"yield_to\": [\"big-7-a1:0\", \"big-7-a1:1\"]}}}\n";
 
 static sl_status_t parse(const char *text, sl_control_order_t *order)
 {
@@ -25,6 +26,7 @@ static void a_good_order_is_read(void **state)
 
     (void)state;
     sl_assert_ok(parse(good, &order));
+    assert_int_equal(order.n_yields, 2);
     assert_int_equal(order.sequence, 7);
     assert_int_equal(order.ttl_ms, 5000);
     assert_true(order.floor_share == 5.0);
@@ -349,6 +351,14 @@ static void noise_is_refused_or_in_range(void **state)
         for (g = 0; g < order.n_gates; g++) {
             assert_true(order.gates[g].share <= 100.0);
             assert_true(order.gates[g].limit_bytes <= SL_CONTROL_MAX_SEQUENCE);
+        }
+        assert_in_range(order.n_yields, 0, SL_CONTROL_MAX_YIELDS);
+        for (g = 0; g < order.n_yields; g++) {
+            assert_in_range(order.yields[g].gate, 0, order.n_gates - 1);
+            assert_in_range(order.yields[g].device, 0,
+                            SL_CONTROL_MAX_DEVICES - 1);
+            assert_null(strchr(order.yields[g].host.text, '/'));
+            assert_true(order.yields[g].host.text[0] != '.');
         }
     }
     assert_in_range(n_good, N_NOISE / 100, N_NOISE / 2); /* both happen */

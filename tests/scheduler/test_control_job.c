@@ -595,6 +595,108 @@ static void an_interrupt_ends_the_wait_for_admission(void **state)
     bed_close(&bed);
 }
 
+/* It is started together with the job, which has no memory yet. */
+static void a_coordinator_that_comes_late_admits_a_job(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+    int i;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed.params.job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    bed_open(&bed);
+    /* who has a class waits for a moment, then starts without one */
+    assert_int_equal(sl_control_admit(bed.control), 0);
+    for (i = 0; i < 20; i++) {
+        start(&walker, &bed, admit);
+        bed_nap();
+        sl_assert_ok(sl_run_dir_coordinate(bed.dir));
+        if (atomic_load(&walker.n_done) == 0) {
+            break;
+        }
+        /* this machine was too busy for it: once more */
+        assert_int_equal(pthread_join(walker.thread, NULL), 0);
+        sl_run_dir_close(bed.dir);
+        sl_assert_ok(sl_run_dir_open(bed.run, &bed.dir));
+    }
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"wait\","
+                          "\"ttl_ms\":5000}");
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    assert_int_equal(bed_status(&bed).state, SL_JOB_STATE_WAITING);
+    write_order(&bed, 2, 50.0, 0, 0);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_close(&bed);
+}
+
+static void *await_order(void *arg)
+{
+    walker_t *walker = arg;
+
+    atomic_store(&walker->result, sl_control_await_order(walker->bed->control));
+    atomic_store(&walker->n_done, 1);
+    return NULL;
+}
+
+static void a_job_short_of_memory_is_not_running(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    start(&walker, &bed, await_order);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_SUSPENDED);
+    assert_string_equal(bed_status(&bed).reason,
+                        "waits for a higher memory limit");
+    write_order(&bed, 1, 100.0, 0, UINT64_C(2) << 20);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_RUNNING);
+    assert_string_equal(bed_status(&bed).reason, "because");
+    bed_close(&bed);
+}
+
+static sl_status_t stamp_op(const void *args, void *stream)
+{
+    (void)stream;
+    **(uint64_t *const *)args = sl_clock_ns();
+    return SL_OK;
+}
+
+/* What lies between two mini-batches, such as an evaluation, is in the step
+ * that the law is told, not only the mini-batch. */
+static void antman_counts_from_boundary_to_boundary(void **state)
+{
+    uint64_t start_ns = 0, told_ns;
+    uint64_t *start_p = &start_ns;
+    const sl_op_t op = {
+        .fn = stamp_op, .args = &start_p, .args_bytes = sizeof(start_p)};
+    control_bed_t bed;
+    int i;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed.params.share_law = SL_SHARE_ANTMAN;
+    bed_open(&bed);
+    write_order(&bed, 1, 50.0, 0, 0);
+    bed_wait_for(is_near(bed_share(&bed, 0), 50.0));
+    assert_int_equal(bed_boundary(&bed), 0); /* says 1 ms */
+    for (i = 0; i < 12; i++) {               /* 60 ms */
+        bed_nap();
+    }
+    told_ns = sl_clock_ns();
+    assert_int_equal(bed_boundary(&bed), 0);
+    sl_assert_ok(sl_op_manager_submit(bed.devices->devices[0].ops, &op, NULL));
+    sl_assert_ok(sl_op_manager_drain(bed.devices->devices[0].ops));
+    /* at 50 % as long a pause as the step was */
+    assert_true(start_ns - told_ns >= UINT64_C(50000000));
+    bed_close(&bed);
+}
+
 /* ---- a control plane that breaks ---- */
 
 static void names_that_could_leave_the_directory_are_refused(void **state)
@@ -655,6 +757,77 @@ static void trains_on_with_one_warning(control_bed_t *bed)
     assert_string_equal(strchr(log, '\n'), "\n"); /* one line */
 }
 
+/* As `rm -r` does; a status, or the new directory, may come between. */
+static void remove_directory(const control_bed_t *bed)
+{
+    static const char *const files[] = {"job.json", "pulse", "control.json",
+                                        "lock", "status.json"};
+    char path[2 * BED_PATH_BYTES];
+    size_t i;
+
+    for (i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        bed_path(bed, files[i], path);
+        (void)unlink(path);
+    }
+    bed_path(bed, "", path);
+    (void)rmdir(path);
+}
+
+static int is_listed(const control_bed_t *bed)
+{
+    sl_run_id_t id;
+    sl_control_job_t job;
+
+    return sl_run_dir_list(bed->dir, &id, 1) == 1 &&
+           strcmp(id.text, bed->id.text) == 0 &&
+           sl_run_job_read(bed->dir, &id, &job) == SL_OK;
+}
+
+static void a_removed_directory_is_made_again(void **state)
+{
+    char path[2 * BED_PATH_BYTES];
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    write_order(&bed, 4, 50.0, 0, 0);
+    bed_wait_for(bed_status(&bed).accepted_sequence == 4);
+    remove_directory(&bed);
+    bed_wait_for(is_listed(&bed) && bed_status(&bed).sequence > 0);
+    assert_int_equal(bed_status(&bed).accepted_sequence, 4);
+    bed_path(&bed, "pulse", path);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_string_equal(sl_control_id(bed.control), bed.id.text);
+    write_order(&bed, 5, 70.0, 0, 0); /* it is heard there too */
+    bed_wait_for(is_near(bed_share(&bed, 0), 70.0));
+    bed_close(&bed);
+}
+
+static void a_removed_run_directory_is_made_again(void **state)
+{
+    char path[2 * BED_PATH_BYTES];
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_wait_for(bed_status(&bed).sequence > 0);
+    (void)snprintf(path, sizeof(path), "%s/gone", sl_test_directory());
+    assert_int_equal(rename(bed.run, path), 0); /* first out of its reach */
+    sl_run_dir_close(bed.dir);
+    bed.dir = NULL;
+    do {
+        (void)snprintf(path, sizeof(path), "rm -rf '%s/gone'",
+                       sl_test_directory());
+    } while (system(path) != 0);
+    bed_wait_for(bed.dir != NULL ||
+                 sl_run_dir_open(bed.run, &bed.dir) == SL_OK);
+    bed_wait_for(is_listed(&bed) && bed_status(&bed).sequence > 0);
+    bed_close(&bed);
+}
+
+/* A file is where the run directory was: it cannot be made again. */
 static void a_removed_directory_does_not_stop_a_job(void **state)
 {
     char path[2 * BED_PATH_BYTES];
@@ -664,17 +837,13 @@ static void a_removed_directory_does_not_stop_a_job(void **state)
     bed_init(&bed, "cpu:1");
     bed_open(&bed);
     bed_wait_for(bed_status(&bed).sequence > 0);
-    bed_path(&bed, "job.json", path);
-    assert_int_equal(unlink(path), 0);
-    bed_path(&bed, "lock", path);
-    assert_int_equal(unlink(path), 0);
-    bed_path(&bed, "", path);
-    do { /* a status may be under way */
-        char file[2 * BED_PATH_BYTES];
-
-        bed_path(&bed, "status.json", file);
-        (void)unlink(file);
-    } while (rmdir(path) != 0);
+    (void)snprintf(path, sizeof(path), "%s/gone", sl_test_directory());
+    assert_int_equal(rename(bed.run, path), 0);
+    bed_put(bed.run, "no directory");
+    do {
+        (void)snprintf(path, sizeof(path), "rm -rf '%s/gone'",
+                       sl_test_directory());
+    } while (system(path) != 0);
     trains_on_with_one_warning(&bed);
     bed_close(&bed);
 }
@@ -768,7 +937,12 @@ int main(void)
         sl_unit_test(an_interrupt_ends_the_wait_for_admission),
         sl_unit_test(names_that_could_leave_the_directory_are_refused),
         sl_unit_test(without_a_run_directory_a_job_trains_on),
+        sl_unit_test(a_removed_directory_is_made_again),
+        sl_unit_test(a_removed_run_directory_is_made_again),
         sl_unit_test(a_removed_directory_does_not_stop_a_job),
+        sl_unit_test(a_coordinator_that_comes_late_admits_a_job),
+        sl_unit_test(a_job_short_of_memory_is_not_running),
+        sl_unit_test(antman_counts_from_boundary_to_boundary),
         sl_unit_test(a_full_disk_does_not_stop_a_job),
         sl_unit_test(the_dead_are_buried_by_the_next_job),
     };

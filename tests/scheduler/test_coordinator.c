@@ -75,6 +75,83 @@ static void guarantee_first_keeps_the_slowdown_and_feeds_the_guest(void **state)
     }
 }
 
+/* Its guests know when a host is idle: the share is not what keeps them off,
+ * and soon gives them all of that. */
+static void a_guest_of_a_pulse_has_the_idle_part_soon(void **state)
+{
+    static const double demands[] = {0.3, 0.64, 0.9};
+    const sl_coord_params_t params = defaults();
+    uint64_t seed;
+    size_t d;
+
+    (void)state;
+    for (d = 0; d < 3; d++) {
+        double slowdown = 0.0, share = 0.0;
+
+        for (seed = 1; seed <= 4; seed++) {
+            sim_t *sim = pair(&params, seed, 34.0, demands[d]);
+
+            sim->jobs[HOST].view.has_pulse = 1;
+            sim_run(sim, 10.0);
+            sim_reset_sums(sim);
+            sim_run(sim, 120.0);
+            assert_int_equal(sim_decision(sim, GUEST)->n_yields, 1);
+            assert_int_equal(sim_decision(sim, HOST)->n_yields, 0);
+            slowdown += sim_mean_us(&sim->jobs[HOST]) /
+                        alone_us(seed, 34.0, 120.0) / 4.0;
+            share += sim_mean_share(&sim->jobs[GUEST]) / 4.0;
+            sim_destroy(sim);
+        }
+        print_message("load %.2f: slowdown %.2f %%, guest %.2f of idle\n",
+                      demands[d], 100.0 * (slowdown - 1.0),
+                      share / (1.0 - demands[d]));
+        assert_true(slowdown < 1.03);
+        assert_true(share >= 0.9 * (1.0 - demands[d]));
+    }
+}
+
+/* The devices that share cores, or may. */
+static void a_guest_yields_where_cores_are_shared(void **state)
+{
+    const sl_coord_params_t params = defaults();
+    sim_t *sim = pair(&params, 1, 10.0, 0.5);
+    sim_job_t *host = &sim->jobs[HOST], *guest = &sim->jobs[GUEST];
+    const sl_coord_decision_t *decision;
+    int d;
+
+    (void)state;
+    host->view.n_devices = guest->view.n_devices = 2;
+    host->view.devices[1] = host->view.devices[0];
+    guest->view.devices[1] = guest->view.devices[0];
+    for (d = 0; d < 2; d++) {
+        (void)snprintf(host->view.devices[d].name, 32, "cpu:%d", d);
+        (void)snprintf(guest->view.devices[d].name, 32, "cpu:%d", d);
+        (void)snprintf(host->view.devices[d].core_list, 32, "%d", d);
+        (void)snprintf(guest->view.devices[d].core_list, 32, "%d", 1 - d);
+    }
+    sim_step(sim);
+    assert_int_equal(sim_decision(sim, GUEST)->n_yields, 0); /* no pulse */
+    host->view.has_pulse = 1;
+    sim_step(sim);
+    decision = sim_decision(sim, GUEST);
+    assert_int_equal(decision->n_yields, 2);
+    assert_int_equal(decision->yields[0].device, 0);
+    assert_int_equal(decision->yields[0].host, sim->index[HOST]);
+    assert_int_equal(decision->yields[0].host_device, 1);
+    assert_int_equal(decision->yields[1].device, 1);
+    assert_int_equal(decision->yields[1].host_device, 0);
+    guest->view.devices[0].core_list[0] = '\0'; /* anywhere */
+    sim_step(sim);
+    assert_int_equal(sim_decision(sim, GUEST)->n_yields, 3);
+    (void)snprintf(guest->view.devices[1].name, 8, "cuda:1");
+    sim_step(sim);
+    assert_int_equal(sim_decision(sim, GUEST)->n_yields, 2);
+    host->view.is_held = 1; /* suspended by hand: it needs nothing */
+    sim_step(sim);
+    assert_int_equal(sim_decision(sim, GUEST)->n_yields, 0);
+    sim_destroy(sim);
+}
+
 /* The unguarded row, so that the numbers above mean something. */
 static void without_control_the_guest_hurts(void **state)
 {
@@ -596,6 +673,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(guarantee_first_keeps_the_slowdown_and_feeds_the_guest),
+        sl_unit_test(a_guest_of_a_pulse_has_the_idle_part_soon),
+        sl_unit_test(a_guest_yields_where_cores_are_shared),
         sl_unit_test(without_control_the_guest_hurts),
         sl_unit_test(a_load_step_is_answered_in_time),
         sl_unit_test(the_share_opens_again_when_the_load_falls),

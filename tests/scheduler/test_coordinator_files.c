@@ -12,6 +12,7 @@
 #include "scheduler/control/secure_file.h"
 #include "scheduler/coordinator/exchange.h"
 #include "scheduler/coordinator/pins.h"
+#include "scheduler/pulse.h"
 #include "tests/support/sl_test.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -176,6 +177,71 @@ static void a_new_job_is_answered_at_once(void **state)
     assert_true(order->floor_share == 2.0);
     assert_int_equal(order->ttl_ms, 8000);
     assert_string_equal(order->writer_token, "coordinator");
+    free_bed(bed);
+}
+
+static int n_written(bed_t *bed, const char *part)
+{
+    char path[640], text[8192];
+    const char *at = text;
+    FILE *file;
+    size_t n;
+    int count = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/jobs/%s/%s",
+                   sl_run_dir_path(bed->dir), bed->job_dir.id.text,
+                   SL_FILE_CONTROL);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    n = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[n] = '\0';
+    while ((at = strstr(at, part)) != NULL) {
+        count++;
+        at++;
+    }
+    return count;
+}
+
+/* Beside a guarantee job with a page; and no more when that has gone. */
+static void a_guest_is_told_whose_pulse_to_follow(void **state)
+{
+    bed_t *bed = make_bed(SL_JOB_CLASS_OPPORTUNISTIC);
+    sl_control_status_t status = bed->status;
+    sl_control_job_t job = bed->job;
+    sl_pulse_map_t *page = NULL;
+    sl_job_dir_t host;
+    char *text = NULL;
+    char part[3 * SL_CONTROL_ID_BYTES];
+
+    (void)state;
+    look(bed);
+    assert_int_equal(n_written(bed, "\"yield_to\":[]"), 2);
+    (void)snprintf(job.name, sizeof(job.name), "host");
+    (void)snprintf(job.devices[0].core_list, 8, "0");
+    job.job_class = SL_JOB_CLASS_GUARANTEE;
+    sl_assert_ok(sl_job_dir_create(bed->dir, &job, &host));
+    sl_assert_ok(sl_pulse_create(host.fd, 2, &page));
+    status.job_class = SL_JOB_CLASS_GUARANTEE;
+    status.sequence = 1;
+    sl_assert_ok(sl_control_status_format(&status, &text));
+    sl_assert_ok(
+        sl_atomic_write(host.fd, SL_FILE_STATUS, 0600, text, strlen(text)));
+    free(text);
+    look(bed);
+    /* it is not known where this job's devices run: both of the host's */
+    (void)snprintf(part, sizeof(part), "\"yield_to\":[\"%s:0\",\"%s:1\"]",
+                   host.id.text, host.id.text);
+    assert_int_equal(n_written(bed, part), 2);
+    assert_int_equal(order_in_file(bed)->n_yields, 4);
+    obey(bed);
+    look(bed); /* the same again is no news */
+    look(bed);
+    assert_true(order_in_file(bed)->sequence <= 3);
+    sl_pulse_unmap(page);
+    sl_job_dir_remove(bed->dir, &host);
+    look(bed);
+    assert_int_equal(n_written(bed, "\"yield_to\":[]"), 2);
     free_bed(bed);
 }
 
@@ -590,6 +656,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(a_new_job_is_answered_at_once),
+        sl_unit_test(a_guest_is_told_whose_pulse_to_follow),
         sl_unit_test(a_guarantee_order_holds_for_ever),
         sl_unit_test(orders_are_written_for_news_and_ttl_only),
         sl_unit_test(sequence_numbers_are_taken_over),

@@ -327,6 +327,47 @@ static void memory_outlives_the_ops_that_use_it(void **state)
     sl_device_set_destroy(set);
 }
 
+/* Where the system has slices: on the cores of the device it feeds. */
+static void *bind_to(void *device)
+{
+    static int n_cores;
+
+    sl_device_bind_self(device);
+    n_cores = sl_device_cores(NULL, 0);
+    return &n_cores;
+}
+
+static void a_submitter_is_placed_with_its_device(void **state)
+{
+    const int n_all = sl_device_cores(NULL, 0);
+    sl_machine_sched_t sched = {0};
+    sl_device_params_t params;
+    sl_device_set_t *set = NULL;
+    pthread_t thread;
+    void *n_cores_p = NULL;
+    int is_bound;
+
+    (void)state;
+    sl_device_params_default(&params);
+    params.n_threads = 1;
+    sl_assert_ok(sl_device_set_create(&params, &set));
+    assert_int_equal(pthread_create(&thread, NULL, bind_to, &set->devices[0]),
+                     0);
+    assert_int_equal(pthread_join(thread, &n_cores_p), 0);
+    assert_non_null(n_cores_p);
+    is_bound = *(const int *)n_cores_p == 1;
+    assert_true(is_bound || *(const int *)n_cores_p == n_all);
+    if (set->devices[0].n_cores == 0) {
+        assert_int_equal(is_bound, n_all == 1);
+    }
+    /* the calling thread is as it was */
+    assert_int_equal(sl_device_cores(NULL, 0), n_all);
+    if (sl_machine_sched_get(0, &sched) == 0) {
+        assert_true(sched.slice_ns != 100000);
+    }
+    sl_device_set_destroy(set);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -339,6 +380,7 @@ int main(void)
         sl_unit_test(cores_follow_the_affinity_mask),
         sl_unit_test(memory_is_limited_per_device),
         sl_unit_test(memory_outlives_the_ops_that_use_it),
+        sl_unit_test(a_submitter_is_placed_with_its_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* SCHED_IDLE */
 #endif
+#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "scheduler/coordinator/priority.h"
+#include "scheduler/machine.h"
 #include "tests/support/sl_test.h"
 
 static uint64_t start_of(pid_t pid)
@@ -76,6 +78,37 @@ static void a_guest_is_moved_to_the_background(void **state)
     end_child(pid);
 }
 
+/* An executor's short slice is its own affair. */
+static void a_slice_outlives_a_change_of_policy(void **state)
+{
+    const sl_machine_sched_t before = {.policy = SCHED_OTHER,
+                                       .slice_ns = 150000};
+    const pid_t pid = begin_child();
+    sl_machine_sched_t sched = {0};
+    sl_control_job_t job;
+
+    (void)state;
+    memset(&job, 0, sizeof(job));
+    job.pid = pid;
+    job.start_ticks = start_of(pid);
+    assert_int_equal(sl_machine_sched_set((int)pid, &before), 0);
+    assert_int_equal(sl_machine_sched_get((int)pid, &sched), 0);
+    if (sched.slice_ns != before.slice_ns) {
+        end_child(pid);
+        skip(); /* this system has no such slice */
+    }
+    sl_assert_ok(sl_priority_set(&job, 1));
+    assert_int_equal(sl_machine_sched_get((int)pid, &sched), 0);
+    assert_int_equal(sched.policy, SCHED_IDLE);
+    if (sl_priority_set(&job, 0) == SL_OK) {
+        assert_int_equal(sl_machine_sched_get((int)pid, &sched), 0);
+        assert_int_equal(sched.policy, SCHED_OTHER);
+        assert_int_equal(sched.slice_ns, before.slice_ns);
+    }
+    end_child(pid);
+    assert_int_equal(sl_machine_sched_get((int)pid, &sched), ESRCH);
+}
+
 /* Process numbers are used again, and mean nothing in another namespace. */
 static void another_process_of_that_number_is_left_alone(void **state)
 {
@@ -103,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(a_guest_is_moved_to_the_background),
+        sl_unit_test(a_slice_outlives_a_change_of_policy),
         sl_unit_test(another_process_of_that_number_is_left_alone),
     };
 

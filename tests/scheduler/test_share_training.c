@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training under shares: the same bits, and no stage gives up on another that
  * is suspended. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "scheduler/pulse.h"
 #include "tests/engine/engine_fixture.h"
 
 enum {
@@ -144,6 +147,96 @@ static void a_suspended_stage_holds_its_peers(void **state)
     sl_model_destroy(model);
 }
 
+/* A host that works and rests, whatever the guest does. */
+typedef struct host {
+    sl_pulse_map_t *page;
+    atomic_int is_over;
+    pthread_t thread;
+} host_t;
+
+static void *beat(void *arg)
+{
+    static sl_pulse_writer_t writers[2];
+    host_t *host = arg;
+    int i, d;
+
+    for (i = 0; !atomic_load(&host->is_over); i++) {
+        for (d = 0; d < 2; d++) {
+            writers[d].slot = &host->page->slots[d];
+            if ((i * 7 + d * 3) % 5 < 3) {
+                sl_pulse_busy(&writers[d], sl_clock_ns());
+            } else {
+                (void)sl_pulse_idle(&writers[d], 1 + (uint32_t)i % 3,
+                                    sl_clock_ns());
+            }
+        }
+        pause_ms(1);
+    }
+    return NULL;
+}
+
+static void follow(const sl_device_set_t *guest, int dir_fd, int d)
+{
+    sl_yield_set_t *set = sl_yield_set_create();
+    const sl_pulse_map_t *map = NULL;
+    sl_pulse_view_t *view;
+    int n_slots = 0;
+
+    assert_non_null(set);
+    sl_assert_ok(sl_pulse_open(dir_fd, &map, &n_slots));
+    view = sl_pulse_view_create(map);
+    assert_non_null(view);
+    sl_yield_set_add(set, view, d);
+    sl_pulse_view_release(view);
+    sl_op_manager_yield_set(guest->devices[d].ops, set, 0.05);
+}
+
+static void a_pulse_does_not_change_results(void **state)
+{
+    const int dir_fd = open(sl_test_directory(), O_RDONLY | O_DIRECTORY);
+    sl_model_t *model = fixture_gpt();
+    const fixture_run_t run = {.model = model,
+                               .n_devices = 2,
+                               .n_stages = 2,
+                               .rows = ROWS,
+                               .n_micro = 4,
+                               .schedule = SL_SCHEDULE_1F1B};
+    sl_device_set_t *devices = NULL;
+    sl_engine_t *engine = NULL;
+    hand_t hand = {0};
+    const uint64_t free_hash = train(model, 2, &hand, NULL);
+    host_t host = {0};
+    sl_op_stats_t stats;
+    uint64_t hash = 0;
+    int d, step;
+
+    (void)state;
+    assert_true(dir_fd >= 0);
+    sl_assert_ok(sl_pulse_create(dir_fd, 2, &host.page));
+    fixture_engine(&run, &devices, &engine);
+    for (d = 0; d < 2; d++) {
+        follow(devices, dir_fd, d);
+    }
+    assert_int_equal(pthread_create(&host.thread, NULL, beat, &host), 0);
+    for (step = 0; step < N_STEPS; step++) {
+        const sl_batch_t batch = fixture_batch(model, ROWS, step, 0);
+        sl_step_report_t report;
+
+        sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    }
+    atomic_store(&host.is_over, 1);
+    assert_int_equal(pthread_join(host.thread, NULL), 0);
+    sl_assert_ok(sl_engine_state_hash(engine, &hash));
+    assert_true(hash == free_hash);
+    sl_op_manager_stats(devices->devices[0].ops, &stats);
+    assert_true(stats.throttled_ns > 0);
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    sl_pulse_unmap(host.page);
+    sl_model_destroy(model);
+    (void)close(dir_fd);
+}
+
 static sl_status_t nothing_op(const void *args, void *stream)
 {
     (void)args;
@@ -197,6 +290,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(shares_do_not_change_results),
+        sl_unit_test(a_pulse_does_not_change_results),
         sl_unit_test(a_suspended_stage_holds_its_peers),
         sl_unit_test(a_failure_ends_a_suspended_peer),
     };

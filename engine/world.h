@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file world.h
+ * The processes (ranks) of one job: who they are, messages between them, and
+ * the few things that all must do alike.
+ *
+ * One communication thread a rank makes every call of the library below
+ * (Open MPI, sockets, or memory when the ranks are threads of one process), so
+ * no other thread ever waits inside it. What the functions here do is queue
+ * work for that thread and, where they say so, wait for it.
+ *
+ * Nobody waits for ever: a rank that fails tells all others, one that dies or
+ * stops answering is found by its heartbeat, and then every wait here ends
+ * with the failure, which names that rank. A rank that is slow, suspended by a
+ * share of 0 or waiting for memory still answers, and is waited for.
+ *
+ * Flow control: a message is put on its way only when the receiver has posted
+ * the memory for it, so none is ever unexpected, and after a failed job what is
+ * under way can be received and dropped (sl_world_recover).
+ */
+#ifndef SL_ENGINE_WORLD_H
+#define SL_ENGINE_WORLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+SL_BEGIN_DECLS
+
+typedef struct sl_world sl_world_t; /* opaque */
+
+typedef struct sl_world_params {
+    uint64_t heartbeat_ns; /**< between two signs of life (default 0.5 s) */
+    uint64_t dead_ns;      /**< without one a rank counts as hung
+                                (default 30 s) */
+} sl_world_params_t;
+
+SL_API void sl_world_params_default(sl_world_params_t *params);
+
+/**
+ * Join the job's other processes as the launcher's environment says: mpirun,
+ * srun, or SLUICE_RANK and SLUICE_WORLD (with SLUICE_MASTER host:port). Collective.
+ *
+ * @param[out] world_p NULL when there is no launcher: this process is alone
+ * @return SL_OK, SL_ERR_CONFIG (half an environment), SL_ERR_COMM
+ */
+SL_API SL_NODISCARD sl_status_t
+sl_world_join(const sl_world_params_t *params, sl_world_t **world_p);
+
+/** Ranks that are threads of this process, for tests: `n` worlds that see each
+ *  other. Each is then used from a thread of its own. */
+SL_API SL_NODISCARD sl_status_t
+sl_world_local(int n, const sl_world_params_t *params, sl_world_t **worlds);
+
+/** Leave: collective after success (the others are waited for, boundedly); after
+ *  a failure at once. NULL is allowed. */
+SL_API void sl_world_leave(sl_world_t *world);
+
+/* ---- who is there; all of these accept NULL: one rank, 0 ---- */
+SL_API int sl_world_rank(const sl_world_t *world);
+SL_API int sl_world_size(const sl_world_t *world);
+/** Name of a rank's host; ranks with equal names share one. */
+SL_API const char *sl_world_host(const sl_world_t *world, int rank);
+/** Index of this rank among those of its host, and their number. */
+SL_API int sl_world_local_rank(const sl_world_t *world, int *n_p);
+
+/* ---- ports: one direction of one edge between two ranks ---- */
+
+typedef struct sl_port sl_port_t; /* opaque */
+
+/** Called on the communication thread: must be short and must not wait. */
+typedef struct sl_port_events {
+    /** Sender: message `i` (from 0, counted since the last recover) has left;
+     *  its memory is the caller's again. Receiver: it has arrived in `slot`. */
+    void (*on_message)(void *ctx, uint64_t i, void *slot, size_t bytes);
+    void *ctx;
+} sl_port_events_t;
+
+/**
+ * Open the sending end. Both ends must be opened with equal `tag`, `n_slots`
+ * and `max_bytes` before the first message; tags are unique per pair of ranks
+ * and direction, from 0 to SL_WORLD_MAX_TAG.
+ */
+SL_API SL_NODISCARD sl_status_t sl_port_open_send(
+    sl_world_t *world, int peer, int tag, int n_slots, size_t max_bytes,
+    const sl_port_events_t *events, sl_port_t **port_p);
+
+/** Open the receiving end: message i arrives in slots[i % n_slots], each of
+ *  max_bytes (more than 2 GiB are allowed), borrowed until close. */
+SL_API SL_NODISCARD sl_status_t sl_port_open_receive(
+    sl_world_t *world, int peer, int tag, int n_slots, size_t max_bytes,
+    void *const *slots, const sl_port_events_t *events, sl_port_t **port_p);
+
+enum {
+    SL_WORLD_MAX_TAG = 30000
+};
+
+/** Queue a message of at most max_bytes; never waits, also not for a slot of
+ *  the receiver: it leaves when there is one. `data` is borrowed until
+ *  on_message. May be called from any thread, from a device's op too. */
+SL_API void sl_port_send(sl_port_t *port, const void *data, size_t bytes);
+/** Receiver: the oldest arrived message was taken, its slot may be filled
+ *  again. From any thread. */
+SL_API void sl_port_release(sl_port_t *port);
+/** Collective per edge, with nothing under way. NULL is allowed. */
+SL_API void sl_port_close(sl_port_t *port);
+
+typedef struct sl_port_stats {
+    int peer, tag, is_sender;
+    uint64_t n_messages, n_bytes;
+    uint64_t latency_ns; /**< sum over messages, sender: queued to left */
+    uint64_t n_stalls;   /**< messages that waited for the receiver's slot */
+} sl_port_stats_t;
+SL_API void sl_port_stats(const sl_port_t *port, sl_port_stats_t *stats_p);
+
+/* ---- together: all ranks call these in the same order, from one thread of
+ * each rank at a time; NULL world: nothing to do ---- */
+
+/** values[i] = sum over the ranks, in rank order, the same bits on all.
+ *  @return SL_OK; SL_ERR_CANCELED when the job was aborted, by sl_world_abort
+ *          here or the failure of another rank */
+SL_API SL_NODISCARD sl_status_t sl_world_sum(sl_world_t *world, double *values,
+                                             size_t n);
+/** Everybody's `bytes` (equal on all ranks) into `all`, in rank order. */
+SL_API SL_NODISCARD sl_status_t sl_world_gather(sl_world_t *world,
+                                                const void *mine, size_t bytes,
+                                                void *all);
+/** From `root` to all. */
+SL_API SL_NODISCARD sl_status_t sl_world_broadcast(sl_world_t *world, int root,
+                                                   void *data, size_t bytes);
+/** One message between two ranks, waiting on both sides; any size. */
+SL_API SL_NODISCARD sl_status_t sl_world_put(sl_world_t *world, int peer,
+                                             const void *data, size_t bytes);
+SL_API SL_NODISCARD sl_status_t sl_world_get(sl_world_t *world, int peer,
+                                             void *data, size_t bytes);
+
+/* ---- failure ---- */
+
+/** Called once per failed job, on the communication thread, when another rank
+ *  failed, died or hung; `detail` names it. One watcher a world; NULL ends it,
+ *  and then no call is under way. */
+SL_API void sl_world_watch(sl_world_t *world,
+                           void (*on_abort)(void *ctx, sl_status_t status,
+                                            const char *detail),
+                           void *ctx);
+/** Tell all others that this rank's job has failed. Never waits. Once per job;
+ *  later calls are dropped. */
+SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,
+                           const char *detail);
+/**
+ * After a failed job, on all ranks: what is under way is received and dropped,
+ * all slots are free, counters of ports begin anew, and waits work again.
+ *
+ * @return SL_OK; SL_ERR_COMM when a rank is gone for good
+ */
+SL_API SL_NODISCARD sl_status_t sl_world_recover(sl_world_t *world);
+
+SL_END_DECLS
+#endif /* SL_ENGINE_WORLD_H */
