@@ -281,6 +281,7 @@ static sl_status_t write_timeline(const sl_train_t *train)
     const char **names;
     sl_timeline_t timeline;
     sl_status_t status;
+    sl_cell_t cell;
     int k;
 
     memset(&timeline, 0, sizeof(timeline));
@@ -288,8 +289,8 @@ static sl_status_t write_timeline(const sl_train_t *train)
     if (names == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a timeline");
     }
-    for (k = 0; k < job->n_stages; k++) {
-        names[k] = sl_engine_stage_device(job->engine, k)->name;
+    for (k = 0; sl_engine_cell(job->engine, k, &cell); k++) {
+        names[k] = cell.device->name;
     }
     timeline.n_events = sl_engine_trace(job->engine, &timeline.events);
     timeline.n_stages = job->n_stages;
