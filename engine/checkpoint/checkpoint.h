@@ -91,11 +91,11 @@ sl_checkpoint_path_split(const char *path, char *dir, size_t dir_bytes,
 /* ---- saving ---- */
 
 typedef struct sl_checkpoint_params {
-    const char *dir; /**< made when missing; required */
-    int64_t keep;    /**< newest ones to keep, 0 = all (default 3) */
-    int keeps_best;  /**< also the one with the least validation loss */
-    int is_required; /**< a failure to write is an error; default: it is
-                          told as a warning and training goes on */
+    const char *dir;     /**< made when missing; required */
+    int64_t keep;        /**< newest ones to keep, 0 = all (default 3) */
+    int keeps_best;      /**< also the one with the least validation loss */
+    int is_required;     /**< a failure to write is an error; default: it is
+                              told as a warning and training goes on */
     const char *program; /**< version, for the manifest; required */
 } sl_checkpoint_params_t;
 

@@ -51,7 +51,8 @@ typedef struct sl_manifest {
     const char *date, *program, *model;
     uint64_t fingerprint; /**< of `layers` */
     size_t n_layers;
-    const char **layers; /**< one text each: name, type, attributes, shapes */
+    const char *const
+        *layers; /**< one text each: name, type, attributes, shapes */
     size_t n_settings;
     sl_setting_t *settings;
     uint64_t epoch, sample; /**< where in the data the next step begins */
@@ -135,8 +136,8 @@ typedef struct sl_store {
 
 /** Refusals are silent. @return SL_OK, SL_ERR_NOT_FOUND, SL_ERR_IO */
 SL_NODISCARD sl_status_t sl_store_open(const char *dir, sl_store_t *store_p);
-/** Make the directory when missing, lock it, remove what was left half done.
- *  `is_writer` 0: make nothing, lock nothing. */
+/** Make the directory when missing, lock it, remove what was left half
+ *  done. */
 SL_NODISCARD sl_status_t sl_store_open_for_writing(const char *dir,
                                                    sl_store_t *store_p);
 void sl_store_close(sl_store_t *store);
@@ -158,6 +159,8 @@ SL_NODISCARD sl_status_t sl_store_set_latest(const sl_store_t *store,
 SL_NODISCARD sl_status_t sl_store_manifest(const sl_store_t *store,
                                            const char *name, int *fd_p,
                                            sl_manifest_t *manifest_p);
+/** The latest failure's detail without the place in the source. */
+const char *sl_store_reason(void);
 /** Info of one, status and reason included; reads the manifest. */
 void sl_store_info(const sl_store_t *store, const char *name,
                    sl_checkpoint_info_t *info_p);
@@ -191,8 +194,11 @@ SL_NODISCARD sl_status_t sl_shard_open(int dir_fd, const char *what,
 /** Compare a shard's size and checksum. */
 SL_NODISCARD sl_status_t sl_shard_verify(int dir_fd, const char *what,
                                          const sl_manifest_shard_t *shard);
-/** Name of shard i of n. */
-void sl_shard_name(size_t i, size_t n, char name[SL_MANIFEST_NAME_BYTES]);
+enum {
+    SL_SHARD_NAME_BYTES = 64
+};
+/** Name of the i-th shard that a rank writes. */
+void sl_shard_name(int rank, size_t i, char name[SL_SHARD_NAME_BYTES]);
 
 /** The index of a tensor's name in the manifest: sorted for search. */
 typedef struct sl_tensor_index {
@@ -204,5 +210,49 @@ SL_NODISCARD sl_status_t sl_tensor_index(const sl_manifest_t *manifest,
                                          sl_tensor_index_t **index_p);
 const sl_tensor_index_t *sl_tensor_find(const sl_tensor_index_t *index,
                                         size_t n, const char *name);
+
+/* ---- who writes what, and the copy of it ---- */
+
+typedef struct sl_shard_plan {
+    char file[SL_SHARD_NAME_BYTES];
+    int rank;        /**< who writes it */
+    size_t n;        /**< tensors */
+    size_t *tensors; /**< owned: into the description's, in model order */
+    uint64_t n_bytes, hash; /**< of the file, once written */
+} sl_shard_plan_t;
+
+/** The same on all ranks; *shards_p is owned, see sl_shard_plans_free. */
+SL_NODISCARD sl_status_t sl_shard_plans(const sl_checkpoint_run_t *run,
+                                        const sl_run_description_t *d,
+                                        sl_shard_plan_t **shards_p,
+                                        size_t *n_p);
+void sl_shard_plans_free(sl_shard_plan_t *shards, size_t n);
+
+/** Copies of the tensors that this rank writes. */
+typedef struct sl_snapshot {
+    uint64_t n_bytes;
+    char *data;        /**< owned; NULL until the first */
+    uint64_t *offsets; /**< owned: per tensor of the description; UINT64_MAX =
+                            another rank's */
+} sl_snapshot_t;
+
+SL_NODISCARD sl_status_t sl_snapshot_init(sl_snapshot_t *snapshot, int rank,
+                                          const sl_run_description_t *d,
+                                          const sl_shard_plan_t *shards,
+                                          size_t n_shards);
+void sl_snapshot_cleanup(sl_snapshot_t *snapshot);
+/** Memory for it, kept for the next one. */
+SL_NODISCARD sl_status_t sl_snapshot_reserve(sl_snapshot_t *snapshot);
+/** Copy the state, between steps. Collective. */
+SL_NODISCARD sl_status_t sl_snapshot_take(sl_snapshot_t *snapshot,
+                                          sl_engine_t *engine,
+                                          const sl_run_description_t *d);
+
+/* ---- agreement of the ranks ---- */
+
+/** All ranks succeed or all fail: who did not fail itself names nobody but
+ *  says what did not work. */
+SL_NODISCARD sl_status_t sl_ranks_agree(sl_world_t *world, sl_status_t own,
+                                        const char *what);
 
 #endif /* SL_ENGINE_CHECKPOINT_CHECKPOINT_INTERNAL_H */

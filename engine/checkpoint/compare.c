@@ -27,7 +27,8 @@ static void tell(sl_differences_t *to, const char *name, const char *have,
     if (to->n++ >= MAX_NAMED) {
         return;
     }
-    n = snprintf(to->text + to->used, room, "%s%s is %.160s there and %.160s here",
+    n = snprintf(to->text + to->used, room,
+                 "%s%s is %.160s there and %.160s here",
                  to->used == 0 ? "" : "; ", name, have, want);
     if (n > 0) {
         to->used += (size_t)n < room ? (size_t)n : room - 1;
@@ -72,9 +73,8 @@ static void compare_settings(const sl_run_description_t *d,
 
 /* Whether tensors fit is found out later, by their shapes. */
 static void compare_layers(const sl_run_description_t *d,
-                           const sl_manifest_t *manifest,
-                           sl_resume_kind_t kind, sl_differences_t *refused,
-                           sl_differences_t *told)
+                           const sl_manifest_t *manifest, sl_resume_kind_t kind,
+                           sl_differences_t *refused, sl_differences_t *told)
 {
     sl_differences_t *to = kind == SL_RESUME_EXACT ? refused : told;
     char have[32], want[32];
@@ -111,7 +111,8 @@ sl_status_t sl_run_compare(const char *what, const sl_run_description_t *d,
         SL_REFUSE(status, SL_ERR_CONFIG, out,
                   "%s is of another run: %s%s; use the same settings, start "
                   "from its weights only, or allow changed settings",
-                  what, refused.text, refused.n > MAX_NAMED ? "; and more" : "");
+                  what, refused.text,
+                  refused.n > MAX_NAMED ? "; and more" : "");
     }
     if (told.n > 0) {
         sl_warn("%s: the run goes on, but not with the same bits: %s%s", what,

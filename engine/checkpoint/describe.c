@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run in words: one text a layer, its settings, the tensors of its state. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_internal.h"
+#include "engine/engine_internal.h"
 
 /* ---- layers ---- */
 
@@ -155,6 +157,21 @@ static void put(sl_settings_t *to, sl_setting_rule_t rule, const char *name,
     to->n++;
 }
 
+/* With as many digits as it takes to read the same number again. */
+static void put_number(sl_settings_t *to, const char *name, double value)
+{
+    char text[40];
+    int digits;
+
+    for (digits = 6; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof(text), "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            break;
+        }
+    }
+    put(to, SL_SETTING_EXACT, name, "%s", text);
+}
+
 /* Word i of "a|b|c". */
 static void put_choice(sl_settings_t *to, sl_setting_rule_t rule,
                        const char *name, const char *choices, int i)
@@ -172,27 +189,27 @@ static void put_optimizer(sl_settings_t *to, const sl_optimizer_params_t *o)
 
     put_choice(to, SL_SETTING_MUST, "optimizer.type", SL_OPTIMIZER_CHOICES,
                (int)o->kind);
-    put(to, exact, "optimizer.lr", "%.17g", o->lr);
+    put_number(to, "optimizer.lr", o->lr);
     if (o->kind == SL_OPTIMIZER_SGD) {
-        put(to, exact, "optimizer.momentum", "%.17g", o->momentum);
+        put_number(to, "optimizer.momentum", o->momentum);
         put(to, exact, "optimizer.nesterov", "%d", o->nesterov);
     } else {
-        put(to, exact, "optimizer.beta1", "%.17g", o->beta1);
-        put(to, exact, "optimizer.beta2", "%.17g", o->beta2);
-        put(to, exact, "optimizer.eps", "%.17g", o->eps);
+        put_number(to, "optimizer.beta1", o->beta1);
+        put_number(to, "optimizer.beta2", o->beta2);
+        put_number(to, "optimizer.eps", o->eps);
     }
-    put(to, exact, "optimizer.weight_decay", "%.17g", o->weight_decay);
+    put_number(to, "optimizer.weight_decay", o->weight_decay);
     put(to, exact, "optimizer.decay_all", "%d", o->decay_all);
-    put(to, exact, "optimizer.clip_norm", "%.17g", o->clip_norm);
+    put_number(to, "optimizer.clip_norm", o->clip_norm);
     put_choice(to, exact, "optimizer.lr_schedule", SL_LR_CHOICES,
                (int)o->lr_kind);
     put(to, exact, "optimizer.warmup_steps", "%" PRId64, o->warmup_steps);
     if (o->lr_kind == SL_LR_LINEAR || o->lr_kind == SL_LR_COSINE) {
-        put(to, exact, "optimizer.lr_min", "%.17g", o->lr_min);
+        put_number(to, "optimizer.lr_min", o->lr_min);
         put(to, exact, "optimizer.total_steps", "%" PRId64, o->total_steps);
     }
     if (o->lr_kind == SL_LR_STEP) {
-        put(to, exact, "optimizer.lr_gamma", "%.17g", o->lr_gamma);
+        put_number(to, "optimizer.lr_gamma", o->lr_gamma);
         put(to, exact, "optimizer.lr_step_every", "%" PRId64, o->lr_step_every);
     }
 }
@@ -228,7 +245,7 @@ static void put_data(sl_settings_t *to, const sl_checkpoint_run_t *run)
 static sl_status_t describe_settings(const sl_checkpoint_run_t *run,
                                      sl_run_description_t *d)
 {
-    const sl_engine_params_t *params = sl_engine_params(run->engine);
+    const sl_engine_params_t *params = &run->engine->params;
     sl_settings_t to = {.n = 0};
     sl_status_t status;
 
@@ -241,7 +258,7 @@ static sl_status_t describe_settings(const sl_checkpoint_run_t *run,
     put(&to, SL_SETTING_BITS, "devices.threads", "%d",
         params->devices->devices[0].n_threads);
     put(&to, SL_SETTING_TOLD, "devices.stages", "%d", params->n_stages);
-    put(&to, SL_SETTING_TOLD, "devices.ranks", "%d", sl_world_size(run->world));
+    put(&to, SL_SETTING_BITS, "train.replicas", "%d", params->n_replicas);
     put_choice(&to, SL_SETTING_TOLD, "train.schedule", SL_SCHEDULE_CHOICES,
                (int)params->schedule);
     put_choice(&to, SL_SETTING_TOLD, "train.recompute", SL_RECOMPUTE_CHOICES,
@@ -285,7 +302,8 @@ static void put_tensor(sl_run_description_t *d, const sl_model_t *model, int l,
     tensor->entry.name = tensor->name;
     tensor->entry.n_dims = param->desc.n_dims;
     memcpy(tensor->entry.dims, param->desc.dims, sizeof(param->desc.dims));
-    tensor->n_bytes = (uint64_t)sl_tensor_elements(&param->desc) * sizeof(float);
+    tensor->n_bytes =
+        (uint64_t)sl_tensor_elements(&param->desc) * sizeof(float);
 }
 
 static sl_status_t describe_tensors(const sl_engine_params_t *params,
@@ -326,7 +344,7 @@ out:
 sl_status_t sl_run_describe(const sl_checkpoint_run_t *run,
                             sl_run_description_t *d_p)
 {
-    const sl_engine_params_t *params = sl_engine_params(run->engine);
+    const sl_engine_params_t *params = &run->engine->params;
     sl_run_description_t d;
     sl_status_t status;
 

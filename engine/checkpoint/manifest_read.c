@@ -154,6 +154,7 @@ static sl_status_t read_model(sl_object_t root, sl_manifest_t *m)
 {
     sl_object_t model;
     json_t *layers;
+    const char **texts;
     void *array = NULL;
     sl_status_t status;
     size_t i;
@@ -167,11 +168,11 @@ static sl_status_t read_model(sl_object_t root, sl_manifest_t *m)
     m->n_layers = json_array_size(layers);
     SL_TRY(status,
            make_array(root.what, m->n_layers, sizeof(*m->layers), &array), out);
-    m->layers = array;
+    m->layers = texts = array;
     for (i = 0; i < m->n_layers; i++) {
         SL_TRY(status,
                check_text(root.what, "a layer", json_array_get(layers, i),
-                          SL_MANIFEST_TEXT_BYTES, &m->layers[i]),
+                          SL_MANIFEST_TEXT_BYTES, &texts[i]),
                out);
     }
     if (sl_manifest_fingerprint(m->layers, m->n_layers) != m->fingerprint) {
@@ -434,7 +435,7 @@ err_cleanup:
 
 void sl_manifest_cleanup(sl_manifest_t *manifest)
 {
-    free(manifest->layers);
+    free((void *)(uintptr_t)manifest->layers);
     free(manifest->settings);
     free(manifest->shards);
     free(manifest->tensors);

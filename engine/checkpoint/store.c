@@ -142,9 +142,9 @@ static sl_status_t read_below(int dir_fd, const char *what, const char *name,
                               size_t max_bytes, char **data_p, size_t *n_p)
 {
     /* O_NONBLOCK: a FIFO must be refused, not waited for */
-    const int fd = openat(dir_fd, name,
-                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC |
-                              O_NOCTTY);
+    const int fd =
+        openat(dir_fd, name,
+               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat info;
     char *data = NULL;
     size_t n = 0;
@@ -236,10 +236,10 @@ sl_status_t sl_store_manifest(const sl_store_t *store, const char *name,
                       ? "not a directory, or a link"
                       : strerror(errno));
     }
-    SL_TRY(status,
-           read_below(fd, what, "manifest.json", SL_MANIFEST_MAX_BYTES, &text,
-                      &n),
-           err_close);
+    SL_TRY(
+        status,
+        read_below(fd, what, "manifest.json", SL_MANIFEST_MAX_BYTES, &text, &n),
+        err_close);
     (void)snprintf(what, sizeof(what), "%s/%s/manifest.json", store->dir, name);
     status = sl_manifest_parse(what, text, n, manifest_p);
     free(text);
@@ -279,8 +279,7 @@ static sl_status_t fill_info(const sl_store_t *store, const char *name,
         int shard_fd = -1;
 
         info->n_bytes += manifest.shards[i].n_bytes;
-        SL_TRY(status,
-               sl_shard_open(fd, what, &manifest.shards[i], &shard_fd),
+        SL_TRY(status, sl_shard_open(fd, what, &manifest.shards[i], &shard_fd),
                out_close);
         (void)close(shard_fd);
     }
@@ -289,6 +288,16 @@ out_close:
     (void)close(fd);
 out:
     return status;
+}
+
+/* The latest failure without the place in the source. */
+const char *sl_store_reason(void)
+{
+    const char *text = sl_last_error();
+    const char *colon = strstr(text, ".c:");
+    const char *start = colon == NULL ? NULL : strstr(colon, ": ");
+
+    return start == NULL ? text : start + 2;
 }
 
 void sl_store_info(const sl_store_t *store, const char *name,
@@ -301,7 +310,7 @@ void sl_store_info(const sl_store_t *store, const char *name,
     info_p->status = fill_info(store, name, info_p);
     if (info_p->status < 0) {
         (void)snprintf(info_p->reason, sizeof(info_p->reason), "%s",
-                       sl_error_text());
+                       sl_store_reason());
     }
 }
 
