@@ -198,7 +198,8 @@ static sl_status_t wait_for_earlier(sl_saver_t *saver)
     if (sl_saver_phase(saver) == SL_SAVE_IDLE) {
         return SL_OK;
     }
-    if (!saver->has_waited && sl_saver_phase(saver) != SL_SAVE_DONE) {
+    if (saver->rank == 0 && !saver->has_waited &&
+        sl_saver_phase(saver) != SL_SAVE_DONE) {
         saver->has_waited = 1;
         sl_warn("training waits: checkpoint %s is still being written when "
                 "the next one is due; save less often or to a faster disk",

@@ -51,8 +51,10 @@ sl_status_t sl_saver_tell(sl_saver_t *saver, sl_status_t status,
         sl_last_error_set(detail);
         return status;
     }
-    sl_warn("checkpoint %s was not written, training goes on: %s", saver->name,
-            detail);
+    if (detail[0] != '\0') {
+        sl_warn("checkpoint %s was not written, training goes on: %s",
+                saver->name, detail);
+    }
     return SL_OK;
 }
 
@@ -127,7 +129,7 @@ static sl_status_t tell_failure(sl_saver_t *saver)
     if (saver->rank == 0) {
         sl_store_abort(&saver->store, saver->name);
     }
-    if (own >= 0) {
+    if (own >= 0 && (saver->rank == 0 || saver->params.is_required)) {
         (void)snprintf(detail, sizeof(detail),
                        "another rank could not write its part");
     }

@@ -22,6 +22,7 @@ sl_test(engine checkpoint LINK engine_fixture)
 sl_test(engine checkpoint_files LINK engine_fixture)
 sl_test(engine checkpoint_fuzz LINK engine_fixture)
 sl_test(engine checkpoint_oom WRAP_ALLOC LINK engine_fixture)
+sl_test(engine checkpoint_ranks LINK rank_bed TIMEOUT 600)
 
 add_library(world_bed STATIC engine/world_bed.c)
 set_target_properties(world_bed PROPERTIES C_EXTENSIONS OFF)
