@@ -304,6 +304,7 @@ void sl_failure_on_abort(sl_world_t *world, int from,
                          const sl_notice_t *control)
 {
     const int rank = control->rank;
+    int is_reporter = 0;
 
     if (rank < 0 || rank >= world->size) {
         return;
@@ -316,11 +317,14 @@ void sl_failure_on_abort(sl_world_t *world, int from,
     }
     if (control->is_gone) {
         mark_gone(world, rank, 1);
-        report(control->detail,
-               !world->is_aborted && !control->n && is_first_but(world, rank));
+        is_reporter =
+            !world->is_aborted && control->n == 0 && is_first_but(world, rank);
+        report(control->detail, is_reporter);
     }
+    world->is_reported = control->n != 0 || is_reporter;
     sl_failure_enter(world, (sl_status_t)control->status, rank,
                      control->is_gone, control->detail);
+    world->is_reported = 0;
     sl_port_pay_back(world, from);
     if (control->is_gone) {
         sl_port_drop_peer(world, rank);
