@@ -45,6 +45,12 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
 
     contest->job = job;
     contest->n = n;
+    if (job->config.replicas > 1 || job->world != NULL) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "speedup: %lld replica(s) on %d rank(s) asked; it measures one "
+                "pipeline in one process",
+                (long long)job->config.replicas, sl_world_size(job->world));
+    }
     contest->pipeline_us = calloc(n, sizeof(double));
     contest->single_us = calloc(n, sizeof(double));
     contest->stage_us = calloc(n * (size_t)job->n_stages, sizeof(double));
@@ -60,6 +66,7 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
     sl_job_engine_params(job, &params);
     SL_TRY(status, sl_engine_create(&params, &contest->pipeline), out);
     params.devices = contest->one_device;
+    params.grid = NULL; /* it is of all devices */
     SL_TRY(status, sl_engine_create(&params, &contest->serial), out);
     params.n_stages = 1;
     contest->one_cut[1] = job->model->n_layers;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void sl_abort_init(sl_abort_t *abort)
 {
@@ -23,22 +24,66 @@ void sl_abort_reset(sl_abort_t *abort)
 {
     (void)pthread_mutex_lock(&abort->lock);
     abort->status = SL_OK;
+    abort->is_remote = 0;
     abort->detail[0] = '\0';
     atomic_store_explicit(&abort->is_set, 0, memory_order_release);
     (void)pthread_mutex_unlock(&abort->lock);
 }
 
-void sl_abort_raise(sl_abort_t *abort, sl_status_t status)
+static void raise_first(sl_abort_t *abort, sl_status_t status,
+                        const char *detail, int is_remote)
 {
     (void)pthread_mutex_lock(&abort->lock);
     if (!atomic_load_explicit(&abort->is_set, memory_order_relaxed)) {
         abort->status = status;
-        (void)snprintf(abort->detail, sizeof(abort->detail), "%s",
-                       sl_last_error());
+        abort->is_remote = is_remote;
+        (void)snprintf(abort->detail, sizeof(abort->detail), "%s", detail);
         atomic_store_explicit(&abort->is_set, 1, memory_order_release);
     }
     (void)pthread_cond_broadcast(&abort->changed);
     (void)pthread_mutex_unlock(&abort->lock);
+}
+
+void sl_abort_raise(sl_abort_t *abort, sl_status_t status)
+{
+    raise_first(abort, status, sl_last_error(), 0);
+}
+
+void sl_abort_raise_remote(sl_abort_t *abort, sl_status_t status,
+                           const char *detail)
+{
+    raise_first(abort, status, detail, 1);
+}
+
+int sl_abort_is_remote(sl_abort_t *abort)
+{
+    int is_remote;
+
+    (void)pthread_mutex_lock(&abort->lock);
+    is_remote = abort->is_remote;
+    (void)pthread_mutex_unlock(&abort->lock);
+    return is_remote;
+}
+
+int sl_abort_await(sl_abort_t *abort, int ms)
+{
+    struct timespec until;
+    int is_over = 0;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    (void)pthread_mutex_lock(&abort->lock);
+    while (!sl_abort_is_set(abort) && !is_over) {
+        is_over =
+            pthread_cond_timedwait(&abort->changed, &abort->lock, &until) != 0;
+    }
+    (void)pthread_mutex_unlock(&abort->lock);
+    return sl_abort_is_set(abort);
 }
 
 sl_status_t sl_abort_status(sl_abort_t *abort)
