@@ -60,7 +60,8 @@ static const struct {
     unsigned set;
 } other_options[] = {
     {"metrics", "FILE", "Append one JSON object per step", SL_OPTIONS_OUTPUT},
-    {"timeline", "FILE", "Draw the last step as SVG", SL_OPTIONS_OUTPUT},
+    {"timeline", "FILE", "Draw the last step as SVG",
+     SL_OPTIONS_OUTPUT | SL_OPTIONS_SIMULATE},
     {"curve", "FILE", "Draw the loss curve as SVG", SL_OPTIONS_OUTPUT},
     {"save", "FILE", "Write the weights as safetensors at the end",
      SL_OPTIONS_OUTPUT},
@@ -70,6 +71,16 @@ static const struct {
     {"repeats", "N", "Measurements; the first is a warm-up (default 10)",
      SL_OPTIONS_REPEATS},
     {"json", NULL, "Print JSON", SL_OPTIONS_JSON},
+    {"cluster", "FILE", "The cluster, as docs/simulate.md says",
+     SL_OPTIONS_SIMULATE},
+    {"scale", "N,N,...",
+     "For each of these numbers of devices the best grid, with the batch as it "
+     "is and with the batch a device",
+     SL_OPTIONS_SIMULATE},
+    {"replicas", "R", "Replicas of the pipeline (1)", SL_OPTIONS_SIMULATE},
+    {"sharded-update", NULL,
+     "Each replica updates its part and has the moments of that (ZeRO-1)",
+     SL_OPTIONS_SIMULATE},
 };
 
 enum {
@@ -113,6 +124,18 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
         options->is_quiet = 1;
     } else if (strcmp(name, "json") == 0) {
         options->is_json = 1;
+    } else if (strcmp(name, "cluster") == 0) {
+        options->cluster = arg;
+    } else if (strcmp(name, "scale") == 0) {
+        options->scale = arg;
+    } else if (strcmp(name, "sharded-update") == 0) {
+        options->is_sharded = 1;
+    } else if (strcmp(name, "replicas") == 0) {
+        if (sl_parse_int("--replicas", arg, 1, 65536, &options->replicas) < 0) {
+            argp_failure(state, 2, 0, "--replicas %s: a number from 1 to 65536",
+                         arg);
+            return EINVAL;
+        }
     } else if (sl_parse_int("--repeats", arg, 2, 100000, &options->repeats) <
                0) {
         argp_failure(state, 2, 0, "--repeats %s: a number from 2 to 100000",
@@ -221,6 +244,7 @@ sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
     memset(options, 0, sizeof(*options));
     memset(table, 0, sizeof(table));
     options->repeats = 10;
+    options->replicas = 1;
     (void)add_options(table, sets);
     argp.options = table;
     argp.parser = parse_option;
