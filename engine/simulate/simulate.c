@@ -95,7 +95,7 @@ static void place_cells(sl_sim_t *sim)
         cell->stage = c % sim->params->n_stages;
         cell->device = sl_sim_slot(c, sim->n_devices, sim->n_cells);
         cell->work = &sim->work[cell->stage];
-        cell->parts = &sim->flights[2 * (size_t)c * (size_t)sim->max_buckets];
+        cell->parts = &sim->arrivals[2 * (size_t)c * (size_t)sim->max_buckets];
         cell->values = cell->parts + sim->max_buckets;
         if (sim->params->n_replicas > 1) {
             find_peers(sim, cell);
@@ -154,8 +154,8 @@ static sl_status_t sim_init(const sl_sim_params_t *params, sl_sim_t *sim)
     sim->devices = calloc((size_t)sim->n_devices, sizeof(*sim->devices));
     sim->hosts = calloc((size_t)params->cluster->n_hosts, sizeof(*sim->hosts));
     sim->cells = calloc((size_t)sim->n_cells, sizeof(*sim->cells));
-    sim->flights =
-        calloc(2 * (size_t)sim->n_cells * n_buckets + 1, sizeof(*sim->flights));
+    sim->arrivals = calloc(2 * (size_t)sim->n_cells * n_buckets + 1,
+                           sizeof(*sim->arrivals));
     sim->exchanges =
         calloc(2 * n_stages * n_buckets + 1, sizeof(*sim->exchanges));
     sim->mail =
@@ -164,7 +164,7 @@ static sl_status_t sim_init(const sl_sim_params_t *params, sl_sim_t *sim)
         sim->trace = calloc(n_trace_events(sim), sizeof(*sim->trace));
     }
     if (sim->devices == NULL || sim->hosts == NULL || sim->cells == NULL ||
-        sim->flights == NULL || sim->exchanges == NULL || sim->mail == NULL ||
+        sim->arrivals == NULL || sim->exchanges == NULL || sim->mail == NULL ||
         (params->has_trace && sim->trace == NULL)) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "simulate: no host memory for %d cells", sim->n_cells);
@@ -187,7 +187,7 @@ static void sim_cleanup(sl_sim_t *sim)
     free(sim->devices);
     free(sim->hosts);
     free(sim->cells);
-    free(sim->flights);
+    free(sim->arrivals);
     free(sim->exchanges);
     free(sim->mail);
     free(sim->trace);
@@ -211,7 +211,7 @@ static void handle(sl_sim_t *sim, const sl_sim_event_t *event)
         sl_sim_bucket(sim, cell, event->arg);
         break;
     case SL_SIM_EVENT_EXCHANGE:
-        sl_sim_exchange(sim, event->arg);
+        sl_sim_exchange(sim, event->arg / 2, event->arg % 2);
         break;
     case SL_SIM_EVENT_TIE:
         sl_sim_tie_head(sim, cell, event->arg);

@@ -28,7 +28,8 @@ typedef enum sl_sim_event_kind {
     SL_SIM_EVENT_HEAD,     /**< cell, arg: direction; the first byte of the
                                 edge's next message comes to the receiver */
     SL_SIM_EVENT_BUCKET,   /**< cell, arg: bucket; its gradients are there */
-    SL_SIM_EVENT_EXCHANGE, /**< arg: exchange; all its first bytes are there */
+    SL_SIM_EVENT_EXCHANGE, /**< arg: 2 * exchange + is_far; its first bytes are
+                                there */
     SL_SIM_EVENT_TIE       /**< cell: receiver, arg: mail box of a tie */
 } sl_sim_event_kind_t;
 
@@ -144,15 +145,18 @@ typedef struct sl_sim_cell {
     sl_sim_path_t last_backward; /**< its start */
     sl_sim_edge_t edges[2];      /**< what comes in; sl_sim_direction_t */
     double compute_us, copy_us;
-    sl_sim_flight_t *parts;  /**< owned by the simulation; of each bucket */
-    sl_sim_flight_t *values; /**< likewise; second exchange of each bucket */
+    sl_sim_path_t *parts;  /**< owned by the simulation; arrival, by bucket */
+    sl_sim_path_t *values; /**< likewise; second exchange of each bucket */
 } sl_sim_cell_t;
 
 /** All to all among the replicas of a stage, for one bucket. */
 typedef struct sl_sim_exchange {
     int n_posted;
-    int is_open;          /**< all members' arrivals are known */
-    sl_sim_flight_t last; /**< latest head and tail of the members' sends */
+    int has_first[2]; /**< within hosts, between: something is on its way */
+    int n_awaited;    /**< first bytes that will be there */
+    int is_open;      /**< all members' arrivals are known */
+    sl_sim_path_t first[2]; /**< its first byte */
+    sl_sim_path_t tail;     /**< the latest last byte that was sent */
 } sl_sim_exchange_t;
 
 /** A tie's gradient or values, of one replica. */
@@ -170,7 +174,7 @@ typedef struct sl_sim {
     sl_sim_host_t *hosts;         /**< owned */
     sl_sim_work_t *work;          /**< owned, n_stages */
     sl_sim_cell_t *cells;         /**< owned */
-    sl_sim_flight_t *flights;     /**< owned; parts and values of all cells */
+    sl_sim_path_t *arrivals;      /**< owned; parts and values of all cells */
     sl_sim_exchange_t *exchanges; /**< owned; [stage][bucket][2] */
     sl_sim_mail_t *mail;          /**< owned; [replica][tie][2] */
     int n_met;
@@ -247,7 +251,7 @@ int sl_sim_update_step(sl_sim_t *sim, sl_sim_cell_t *cell);
 void sl_sim_announce_buckets(sl_sim_t *sim, const sl_sim_cell_t *cell,
                              double backward_us);
 void sl_sim_bucket(sl_sim_t *sim, const sl_sim_cell_t *cell, int bucket);
-void sl_sim_exchange(sl_sim_t *sim, int exchange);
+void sl_sim_exchange(sl_sim_t *sim, int exchange, int is_far);
 void sl_sim_tie_head(sl_sim_t *sim, sl_sim_cell_t *cell, int mail);
 
 #endif /* SL_ENGINE_SIMULATE_SIMULATE_INTERNAL_H */

@@ -17,6 +17,30 @@ static double chunk_bytes(const sl_sim_t *sim, const sl_sim_cell_t *cell,
 
 /* ---- exchanges among the replicas of a stage ---- */
 
+/* All have sent, and all links have been asked for: members know when the
+ * last byte is there. */
+static void open_exchange(sl_sim_t *sim, int index)
+{
+    sl_sim_exchange_t *exchange = &sim->exchanges[index];
+    const int is_second = index % 2, bucket = index / 2 % sim->max_buckets;
+    const int stage = index / 2 / sim->max_buckets;
+    int r;
+
+    if (exchange->n_posted < sim->params->n_replicas ||
+        exchange->n_awaited > 0) {
+        return;
+    }
+    exchange->is_open = 1;
+    for (r = 0; r < sim->params->n_replicas; r++) {
+        sl_sim_cell_t *cell = &sim->cells[r * sim->params->n_stages + stage];
+        sl_sim_path_t *arrival =
+            &(is_second ? cell->values : cell->parts)[bucket];
+
+        *arrival = *sl_sim_later(arrival, &exchange->tail);
+        sl_sim_wake(sim, cell, SL_SIM_WAIT_EXCHANGE, index, arrival->at_us);
+    }
+}
+
 /* The cell's part of a bucket goes to all other replicas, one message each. */
 static void post(sl_sim_t *sim, const sl_sim_cell_t *cell, int bucket,
                  int is_second, const sl_sim_path_t *path)
@@ -27,64 +51,56 @@ static void post(sl_sim_t *sim, const sl_sim_cell_t *cell, int bucket,
         int n, device;
     } peers[] = {{cell->n_near, cell->near}, {cell->n_far, cell->far}};
     sl_sim_exchange_t *exchange = &sim->exchanges[index];
-    sl_sim_flight_t flight = {.head = *path, .tail = *path};
-    int i;
+    sl_sim_flight_t flight;
+    int is_far;
 
-    exchange->last.head = *sl_sim_later(&exchange->last.head, path);
-    exchange->last.tail = *sl_sim_later(&exchange->last.tail, path);
-    for (i = 0; i < 2; i++) {
-        if (peers[i].n > 0) {
-            sl_sim_send(sim, cell->device, peers[i].device, bytes * peers[i].n,
-                        peers[i].n, path, &flight);
-            exchange->last.head =
-                *sl_sim_later(&exchange->last.head, &flight.head);
-            exchange->last.tail =
-                *sl_sim_later(&exchange->last.tail, &flight.tail);
+    exchange->tail = *sl_sim_later(&exchange->tail, path);
+    for (is_far = 0; is_far < 2; is_far++) {
+        const int n = peers[is_far].n;
+
+        if (n == 0) {
+            continue;
+        }
+        sl_sim_send(sim, cell->device, peers[is_far].device, bytes * n, n, path,
+                    &flight);
+        exchange->tail = *sl_sim_later(&exchange->tail, &flight.tail);
+        if (!exchange->has_first[is_far]) {
+            exchange->has_first[is_far] = 1;
+            exchange->first[is_far] = flight.head;
+            exchange->n_awaited++;
+            sl_sim_push(sim, flight.head.at_us, SL_SIM_EVENT_EXCHANGE, -1,
+                        2 * index + is_far);
         }
     }
     exchange->n_posted++;
-    if (exchange->n_posted == sim->params->n_replicas) {
-        sl_sim_push(sim, exchange->last.head.at_us, SL_SIM_EVENT_EXCHANGE, -1,
-                    index);
-    }
+    open_exchange(sim, index);
 }
 
-/* All that the others sent comes into the cell's links, from now on. */
-static void arrive(sl_sim_t *sim, sl_sim_cell_t *cell, int bucket,
-                   const sl_sim_exchange_t *exchange, sl_sim_flight_t *out)
-{
-    const double bytes = chunk_bytes(sim, cell, bucket);
-    const int n[] = {cell->n_near, cell->n_far};
-    int is_far;
-
-    *out = exchange->last;
-    for (is_far = 0; is_far < 2; is_far++) {
-        sl_sim_flight_t flight = exchange->last;
-
-        if (n[is_far] > 0) {
-            sl_sim_arrive(sim, cell->device, is_far, bytes * n[is_far],
-                          n[is_far], &flight);
-            out->tail = *sl_sim_later(&out->tail, &flight.tail);
-        }
-    }
-}
-
-void sl_sim_exchange(sl_sim_t *sim, int index)
+/* The first byte is there: each member's link is asked for all that comes to
+ * it. That it cannot end before the last byte was sent is seen to later. */
+void sl_sim_exchange(sl_sim_t *sim, int index, int is_far)
 {
     sl_sim_exchange_t *exchange = &sim->exchanges[index];
     const int is_second = index % 2, bucket = index / 2 % sim->max_buckets;
     const int stage = index / 2 / sim->max_buckets;
     int r;
 
-    exchange->is_open = 1;
     for (r = 0; r < sim->params->n_replicas; r++) {
         sl_sim_cell_t *cell = &sim->cells[r * sim->params->n_stages + stage];
-        sl_sim_flight_t *flight =
+        sl_sim_path_t *arrival =
             &(is_second ? cell->values : cell->parts)[bucket];
+        const int n = is_far ? cell->n_far : cell->n_near;
+        sl_sim_flight_t flight = {.head = exchange->first[is_far],
+                                  .tail = exchange->first[is_far]};
 
-        arrive(sim, cell, bucket, exchange, flight);
-        sl_sim_wake(sim, cell, SL_SIM_WAIT_EXCHANGE, index, flight->tail.at_us);
+        if (n > 0) {
+            sl_sim_arrive(sim, cell->device, is_far,
+                          chunk_bytes(sim, cell, bucket) * n, n, &flight);
+            *arrival = *sl_sim_later(arrival, &flight.tail);
+        }
     }
+    exchange->n_awaited--;
+    open_exchange(sim, index);
 }
 
 void sl_sim_announce_buckets(sl_sim_t *sim, const sl_sim_cell_t *cell,
@@ -252,7 +268,7 @@ static int sum_step(sl_sim_t *sim, sl_sim_cell_t *cell)
         return sl_sim_block(cell, SL_SIM_WAIT_EXCHANGE, index);
     }
     /* R parts are read, one is written */
-    if (work_on(sim, cell, &cell->parts[b].tail, SL_SIM_SUM,
+    if (work_on(sim, cell, &cell->parts[b], SL_SIM_SUM,
                 sl_sim_memory_us(sim, cell,
                                  chunk_bytes(sim, cell, b) *
                                      (sim->params->n_replicas + 1))) == 2) {
@@ -280,7 +296,7 @@ static int collect_step(sl_sim_t *sim, sl_sim_cell_t *cell,
         return sl_sim_block(cell, SL_SIM_WAIT_EXCHANGE, index);
     }
     cell->cursor +=
-        work_on(sim, cell, &cell->values[b].tail, SL_SIM_COPY,
+        work_on(sim, cell, &cell->values[b], SL_SIM_COPY,
                 sl_sim_memory_us(sim, cell,
                                  2.0 * chunk_bytes(sim, cell, b) *
                                      (sim->params->n_replicas - 1))) == 2;
