@@ -178,8 +178,9 @@ static void print_text(const sl_sim_report_t *report)
                  result->bubble * 100.0, exposed_us * 1e-3,
                  100.0 * exposed_us / result->step_us);
     print_path(&result->path);
-    sl_format_bytes((uint64_t)result->near_bytes, near, sizeof(near));
-    sl_format_bytes((uint64_t)result->far_bytes, far, sizeof(far));
+    sl_format_bytes((uint64_t)fmin(result->near_bytes, 1e18), near,
+                    sizeof(near));
+    sl_format_bytes((uint64_t)fmin(result->far_bytes, 1e18), far, sizeof(far));
     (void)printf("messages %llu: %s within hosts, %s between hosts\n",
                  (unsigned long long)result->n_messages, near, far);
 }

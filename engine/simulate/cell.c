@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A cell follows its list of instructions, as an executor does. */
+#include <math.h>
+
 #include "engine/simulate/simulate_internal.h"
 
 void sl_sim_push(sl_sim_t *sim, double at_us, sl_sim_event_kind_t kind,
@@ -13,7 +15,7 @@ void sl_sim_push(sl_sim_t *sim, double at_us, sl_sim_event_kind_t kind,
 
 static uint64_t ns_of(double us)
 {
-    return (uint64_t)(us * 1e3) + 1;
+    return (uint64_t)fmin(us * 1e3, 1e18) + 1;
 }
 
 static void record(sl_sim_t *sim, const sl_sim_cell_t *cell, double start_us)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a stage has to do and to hold, from the costs of its layers. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,32 @@ out:
     return status;
 }
 
+/* Times that can be added up: not NaN, not negative, below 31 years. */
+static int is_time(double us)
+{
+    return us >= 0.0 && us <= 1e15;
+}
+
+static sl_status_t check_costs(const sl_part_costs_t *costs)
+{
+    sl_status_t status;
+    int l;
+
+    for (l = 0; l < costs->n_layers; l++) {
+        const sl_part_layer_t *layer = &costs->layers[l];
+
+        if (!is_time(layer->forward_us) || !is_time(layer->backward_us)) {
+            SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                    "simulate: layer %d takes %g + %g us; times must be finite "
+                    "and not negative",
+                    l, layer->forward_us, layer->backward_us);
+        }
+    }
+    return SL_OK;
+out:
+    return status;
+}
+
 sl_status_t sl_sim_check(const sl_sim_params_t *params)
 {
     sl_schedule_params_t schedule;
@@ -59,6 +86,7 @@ sl_status_t sl_sim_check(const sl_sim_params_t *params)
     }
     schedule_params(params, &schedule);
     SL_TRY(status, sl_schedule_params_check(&schedule), out);
+    SL_TRY(status, check_costs(params->costs), out);
     SL_TRY(status,
            sl_part_check_cuts(params->costs->n_layers, params->n_stages,
                               params->cuts),
@@ -233,8 +261,9 @@ size_t sl_sim_memory(const sl_sim_params_t *params, int stage)
     }
     edges = params->n_slots *
             (cut_bytes(params, stage) + cut_bytes(params, stage + 1));
-    return (size_t)(state + owned * params->n_moments / n_parts + kept + edges +
-                    (params->n_replicas > 1 ? owned : 0.0));
+    return (size_t)fmin(state + owned * params->n_moments / n_parts + kept +
+                            edges + (params->n_replicas > 1 ? owned : 0.0),
+                        1e18);
 }
 
 /* ---- a bound ---- */

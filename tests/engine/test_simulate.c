@@ -518,6 +518,10 @@ static void impossible_grids_are_refused(void **state)
     bed.params.n_ties = 1;
     sl_assert_status(sl_simulate(&bed.params, &bed.result), SL_ERR_INVALID_ARG);
     bed.params.n_ties = 0;
+    bed.layers[3].backward_us = NAN;
+    sl_assert_status(sl_simulate(&bed.params, &bed.result), SL_ERR_INVALID_ARG);
+    sl_assert_contains(sl_last_error(), "layer 3 takes");
+    bed.layers[3].backward_us = 1.0;
     bed.cuts[2] = 1;
     sl_assert_status(sl_simulate(&bed.params, &bed.result), SL_ERR_CONFIG);
     assert_null(bed.result.stages);
