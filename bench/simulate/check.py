@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Steps as `sluice simulate` predicts them beside steps as `sluice train` runs
-them, on this machine: stages K = 1, 2 on one core each, micro-batches M = 1,
-2, 4, 8. The costs come from `sluice profile`, measured anew in every round, so
+them, on this machine: R replicas of K stages on one core each, micro-batches
+M = 1, 2, 4, 8 of a replica. The costs come from `sluice profile`, measured anew in every round, so
 that each prediction and each measurement see the machine as it is then.
 Medians over the rounds, and the ratio predicted / measured.
 
     bench/simulate/check.py [--sluice build/sluice] [--rounds 5] [--steps 8]
-                            [--stages 1,2] [--micro-batches 1,2,4,8] [CASE...]
+                            [--grids 1x1,1x2,2x1] [--micro-batches 1,2,4,8]
+                            [CASE...]
 """
 
 import argparse
@@ -64,22 +65,23 @@ class Bench:
         # profiles of this run only
         self.environment = dict(os.environ, XDG_CACHE_HOME=folder)
 
-    def options(self, n_stages, n_micro):
-        return ["--devices", f"cpu:{n_stages}", "--threads", "1",
-                "--stages", str(n_stages), "--micro-batches", str(n_micro),
-                "--schedule", self.schedule]
+    def options(self, grid, n_micro):
+        n_replicas, n_stages = grid
+        return ["--devices", f"cpu:{n_replicas * n_stages}", "--threads", "1",
+                "--replicas", str(n_replicas), "--stages", str(n_stages),
+                "--micro-batches", str(n_micro), "--schedule", self.schedule]
 
     def profile(self, config, n_micro):
         run([self.sluice, "profile", config, "--repeats", "5"] +
-            self.options(1, n_micro), self.environment)
+            self.options((1, 1), n_micro), self.environment)
 
-    def predict(self, config, n_stages, n_micro):
+    def predict(self, config, grid, n_micro):
         return json.loads(
             run([self.sluice, "simulate", config, "--cluster", CLUSTER,
                  "--json", "--costs", "profile"] +
-                self.options(n_stages, n_micro), self.environment))
+                self.options(grid, n_micro), self.environment))
 
-    def measure(self, config, n_stages, n_micro):
+    def measure(self, config, grid, n_micro):
         """Median of the steps; the first two are the warm-up."""
         metrics = os.path.join(self.folder, "metrics.jsonl")
         if os.path.exists(metrics):
@@ -87,7 +89,7 @@ class Bench:
         # the same costs, and so the same cuts
         run([self.sluice, "train", config, "--quiet", "--metrics", metrics,
              "--costs", "profile", "--steps", str(self.steps + 2)] +
-            self.options(n_stages, n_micro), self.environment)
+            self.options(grid, n_micro), self.environment)
         with open(metrics, encoding="utf-8") as file:
             steps = [json.loads(line) for line in file]
         return statistics.median(s["step_ms"] for s in steps[2:])
@@ -101,24 +103,28 @@ def compare(bench, name, arguments):
     config = os.path.join(bench.folder, f"{name}.yaml")
     with open(config, "w", encoding="utf-8") as file:
         file.write(CASES[name])
-    grid = [(k, m) for m in numbers(arguments.micro_batches)
-            for k in numbers(arguments.stages)]
-    predicted = {point: [] for point in grid}
-    measured = {point: [] for point in grid}
+    grids = [tuple(numbers(g.replace("x", ",")))
+             for g in arguments.grids.split(",")]
+    points = [(g, m) for m in numbers(arguments.micro_batches) for g in grids]
+    predicted = {point: [] for point in points}
+    measured = {point: [] for point in points}
     for _ in range(arguments.rounds):
-        for k, m in grid:
-            if k == numbers(arguments.stages)[0]:
-                bench.profile(config, m)
-            predicted[k, m].append(bench.predict(config, k, m))
-            measured[k, m].append(bench.measure(config, k, m))
+        profiled = set()
+        for grid, m in points:
+            # the size of micro-batches decides what is profiled
+            if grid[0] * m not in profiled:
+                bench.profile(config, grid[0] * m)
+                profiled.add(grid[0] * m)
+            predicted[grid, m].append(bench.predict(config, grid, m))
+            measured[grid, m].append(bench.measure(config, grid, m))
     worst = 1.0
-    for k, m in grid:
-        ours = statistics.median(p["step_ms"] for p in predicted[k, m])
-        real = statistics.median(measured[k, m])
-        rows = predicted[k, m][0]["micro_rows"]
+    for grid, m in points:
+        ours = statistics.median(p["step_ms"] for p in predicted[grid, m])
+        real = statistics.median(measured[grid, m])
+        rows = predicted[grid, m][0]["micro_rows"]
         worst = max(worst, ours / real, real / ours)
-        print(f"{name:<10} {k:>2} {m:>3} {rows:>5} {ours:>12.2f} "
-              f"{real:>12.2f} {ours / real:>7.3f}", flush=True)
+        print(f"{name:<10} {grid[0]:>2} {grid[1]:>2} {m:>3} {rows:>5} "
+              f"{ours:>12.2f} {real:>12.2f} {ours / real:>7.3f}", flush=True)
     return worst
 
 
@@ -130,12 +136,13 @@ def main():
                         default=os.path.join(ROOT, "build", "sluice"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--stages", default="1,2")
+    parser.add_argument("--grids", default="1x1,1x2,2x1",
+                        help="replicas x stages")
     parser.add_argument("--micro-batches", default="1,2,4,8")
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("cases", nargs="*")
     arguments = parser.parse_args()
-    print(f"{'case':<10} {'K':>2} {'M':>3} {'rows':>5} {'predicted ms':>12} "
+    print(f"{'case':<10} {'R':>2} {'K':>2} {'M':>3} {'rows':>5} {'predicted ms':>12} "
           f"{'measured ms':>12} {'ratio':>7}")
     worst = 1.0
     for name in arguments.cases or CASES:

@@ -120,6 +120,32 @@ static void the_search_finds_the_best(void **state)
     }
 }
 
+/* A device that is three times as fast gets about three times as much. */
+static void cuts_follow_the_speeds(void **state)
+{
+    bed_t bed;
+    int l;
+
+    (void)state;
+    bed_init(&bed, N_LAYERS, 1, 1);
+    for (l = 0; l < N_LAYERS; l++) {
+        bed.layers[l].cut_bytes = 10;
+    }
+    bed.cluster.groups[1] = bed.cluster.groups[0];
+    bed.cluster.groups[1].speed = 3.0;
+    bed.cluster.n_groups = 2;
+    bed.cluster.n_hosts = 2;
+    bed.cluster.n_devices = 2;
+    bed.params.n_stages = 2;
+    bed.params.n_micro_batches = 4;
+    sl_assert_ok(sl_search_cuts(&sl_part_dp, &bed.params, bed.cuts));
+    assert_int_equal(bed.cuts[1], 3);
+    /* three layers' passes in 900 us on both: (4 + 1) of them */
+    assert_us(bed_run(&bed), 5 * 900.0);
+    assert_us(bed.result.efficiency, 4 * 12 * 300.0 / (4.0 * 5 * 900.0));
+    bed_cleanup(&bed);
+}
+
 static void a_thousand_devices(void **state)
 {
     static contest_t contest;
@@ -177,6 +203,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(the_search_finds_the_best),
+        sl_unit_test(cuts_follow_the_speeds),
         sl_unit_test(a_thousand_devices),
         sl_unit_test(bad_searches_are_refused),
         sl_unit_test(every_allocation_may_fail),
