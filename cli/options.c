@@ -74,8 +74,8 @@ static const struct {
     {"cluster", "FILE", "The cluster, as docs/simulate.md says",
      SL_OPTIONS_SIMULATE},
     {"scale", "N,N,...",
-     "For each of these numbers of devices the best grid, with the batch as it "
-     "is and with the batch a device",
+     "For each of these numbers of devices the best grid: one batch for all, "
+     "then equal samples a device",
      SL_OPTIONS_SIMULATE},
     {"replicas", "R", "Replicas of the pipeline (1)", SL_OPTIONS_SIMULATE},
     {"sharded-update", NULL,

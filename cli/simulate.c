@@ -9,7 +9,7 @@
 
 /* What is not measured is known from the shapes. */
 static sl_status_t find_costs(const sl_job_t *job, int64_t rows,
-                              sl_part_costs_t *costs)
+                              int is_optional, sl_part_costs_t *costs)
 {
     const sl_device_t *device = &job->devices->devices[0];
     char path[512];
@@ -25,7 +25,7 @@ static sl_status_t find_costs(const sl_job_t *job, int64_t rows,
         sl_part_profile_key(job->model, rows, device->kind, device->n_threads);
     sl_part_profile_path(key, path, sizeof(path));
     status = sl_part_profile_load(path, key, costs);
-    if (status < 0 && job->config.costs == SL_COST_PROFILE) {
+    if (status < 0 && !is_optional && job->config.costs == SL_COST_PROFILE) {
         SL_FAIL(status, SL_ERR_NOT_FOUND, err_costs,
                 "simulate: no profile of this model, micro-batch of %lld rows "
                 "and %d threads: run `sluice profile` with this config and "
@@ -54,7 +54,8 @@ sl_status_t sl_simulation_add_size(sl_simulation_t *simulation, int64_t rows,
     if (simulation->n_sizes == SL_SIMULATION_MAX_SIZES) {
         return SL_OK;
     }
-    SL_TRY(status, find_costs(&simulation->job, rows, &costs), out);
+    SL_TRY(status, find_costs(&simulation->job, rows, is_optional, &costs),
+           out);
     if (is_optional && costs.is_measured != simulation->costs[0].is_measured) {
         sl_part_costs_cleanup(&costs);
         return SL_OK;

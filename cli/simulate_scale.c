@@ -17,7 +17,7 @@ typedef struct scale {
     sl_simulation_t *simulation;
     int n_points;
     int devices[MAX_POINTS];
-    double base_rows_per_s; /* of the first device alone */
+    double base_rows_per_s; /* of the first device alone, in this table */
     json_t *json;           /* owned; NULL for text */
 } scale_t;
 
@@ -69,6 +69,19 @@ out:
     return status;
 }
 
+/* Strong: the batch as it is. Weak: what the most devices would have of it
+ * each, so that both agree there. */
+static int64_t batch_rows(const scale_t *scale, int n_devices, int is_weak)
+{
+    const int64_t batch = scale->simulation->job.config.batch;
+    int i, n_most = 1;
+
+    for (i = 0; i < scale->n_points; i++) {
+        n_most = scale->devices[i] > n_most ? scale->devices[i] : n_most;
+    }
+    return is_weak ? (batch * n_devices + n_most - 1) / n_most : batch;
+}
+
 static sl_status_t find_best(const scale_t *scale, int n_devices, int is_weak,
                              sl_search_choice_t *choice)
 {
@@ -78,8 +91,7 @@ static sl_status_t find_best(const scale_t *scale, int n_devices, int is_weak,
         .policy = sl_part_find(job->config.policy),
         .sizes = scale->simulation->sizes,
         .n_sizes = scale->simulation->n_sizes,
-        .batch_rows =
-            is_weak ? job->config.batch * n_devices : job->config.batch,
+        .batch_rows = batch_rows(scale, n_devices, is_weak),
         .n_devices = n_devices};
 
     return sl_search(&params, choice);
@@ -100,11 +112,9 @@ static double relative_speed(const scale_t *scale, int n_devices)
 
 static void print_head(const scale_t *scale, int is_weak)
 {
-    const sl_job_t *job = &scale->simulation->job;
-
-    (void)printf("\n%s scaling: %lld samples a step%s\n",
-                 is_weak ? "weak" : "strong", (long long)job->config.batch,
-                 is_weak ? " and device" : "");
+    (void)printf(
+        "\n%s scaling: %lld samples a step%s\n", is_weak ? "weak" : "strong",
+        (long long)batch_rows(scale, 1, is_weak), is_weak ? " and device" : "");
     (void)printf("%7s %5s %5s %5s %5s %11s %13s %9s %10s %7s %8s %11s\n",
                  "devices", "R", "K", "M", "rows", "step ms", "samples/s",
                  "speed-up", "efficiency", "bubble", "exposed", "memory");
@@ -146,6 +156,26 @@ static json_t *json_point(int n_devices, const sl_search_choice_t *choice,
         "memory_bytes", (json_int_t)choice->memory_bytes);
 }
 
+/* The first device alone is what all are compared with. */
+static sl_status_t run_base(scale_t *scale, int is_weak)
+{
+    sl_cluster_group_t *group = &scale->simulation->cluster.groups[0];
+    const uint64_t memory_bytes = group->memory_bytes;
+    sl_search_choice_t choice;
+    sl_status_t status;
+
+    SL_TRY(status, find_best(scale, 1, is_weak, &choice), out);
+    if (choice.n_simulated == 0) {
+        /* its memory is too small: as if it had enough */
+        group->memory_bytes = 0;
+        status = find_best(scale, 1, is_weak, &choice);
+        group->memory_bytes = memory_bytes;
+    }
+    scale->base_rows_per_s = choice.rows_per_s;
+out:
+    return status;
+}
+
 static sl_status_t run_table(scale_t *scale, int is_weak)
 {
     json_t *points = scale->json == NULL ? NULL : json_array();
@@ -153,6 +183,7 @@ static sl_status_t run_table(scale_t *scale, int is_weak)
     sl_status_t status = SL_OK;
     int i;
 
+    SL_TRY(status, run_base(scale, is_weak), out);
     if (points == NULL) {
         print_head(scale, is_weak);
     }
@@ -175,27 +206,6 @@ static sl_status_t run_table(scale_t *scale, int is_weak)
     }
 out:
     json_decref(points);
-    return status;
-}
-
-/* The first device alone is what all are compared with. */
-static sl_status_t run_base(scale_t *scale)
-{
-    sl_search_choice_t choice;
-    sl_status_t status;
-
-    SL_TRY(status, find_best(scale, 1, 0, &choice), out);
-    if (choice.n_simulated == 0) {
-        /* its memory is too small: compare with one that had enough */
-        const uint64_t memory =
-            scale->simulation->cluster.groups[0].memory_bytes;
-
-        scale->simulation->cluster.groups[0].memory_bytes = 0;
-        status = find_best(scale, 1, 0, &choice);
-        scale->simulation->cluster.groups[0].memory_bytes = memory;
-    }
-    scale->base_rows_per_s = choice.rows_per_s;
-out:
     return status;
 }
 
@@ -246,7 +256,6 @@ sl_status_t sl_simulation_scale(sl_simulation_t *simulation)
     } else {
         print_title(&scale);
     }
-    SL_TRY(status, run_base(&scale), out);
     SL_TRY(status, run_table(&scale, 0), out);
     SL_TRY(status, run_table(&scale, 1), out);
     if (scale.json != NULL) {

@@ -79,6 +79,8 @@ refuses 1 'run `sluice profile`' gpt.yaml --threads 1 --replicas 4 \
     --costs profile --cluster cluster.yaml
 
 # ---- scaling ----
+passes 'rows of a micro-batch that may be chosen: 4$' gpt.yaml --threads 1 \
+    --cluster cluster.yaml --scale 1,2 --costs profile
 passes '^weak scaling' gpt.yaml --cluster cluster.yaml --scale 1,2,3,8
 [ "$(grep -c ' %' out)" -eq 8 ] && ok || bad 'two tables of four rows'
 passes '"strong"' gpt.yaml --cluster cluster.yaml --scale 1,8 --json
