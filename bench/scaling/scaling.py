@@ -226,7 +226,8 @@ def main():
     parser.add_argument("--sluice",
                         default=os.path.join(ROOT, "build", "sluice"))
     parser.add_argument("--python", help="a Python with PyTorch")
-    parser.add_argument("--mpirun", default="mpirun")
+    parser.add_argument("--mpirun", default="mpirun --bind-to none",
+                        help="ranks take their own share of the cores")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--ways", default=",".join(WAYS),
@@ -234,6 +235,8 @@ def main():
     parser.add_argument("cases", nargs="*")
     arguments = parser.parse_args()
     arguments.ways = ["one rank"] + arguments.ways.split(",")
+    if not set(arguments.ways) <= set(WAYS):
+        raise SystemExit(f"--ways: there are {', '.join(WAYS)}")
     if arguments.python is None:
         print("no --python: PyTorch is left out", file=sys.stderr)
     for name in arguments.cases or CASES:

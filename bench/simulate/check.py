@@ -67,9 +67,12 @@ class Bench:
 
     def options(self, grid, n_micro):
         n_replicas, n_stages = grid
-        return ["--devices", f"cpu:{n_replicas * n_stages}", "--threads", "1",
-                "--replicas", str(n_replicas), "--stages", str(n_stages),
-                "--micro-batches", str(n_micro), "--schedule", self.schedule]
+        options = ["--devices", f"cpu:{n_replicas * n_stages}", "--threads",
+                   "1", "--stages", str(n_stages), "--micro-batches",
+                   str(n_micro), "--schedule", self.schedule]
+        if n_replicas > 1:
+            options += ["--replicas", str(n_replicas)]
+        return options
 
     def profile(self, config, n_micro):
         run([self.sluice, "profile", config, "--repeats", "5"] +
