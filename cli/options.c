@@ -92,10 +92,10 @@ static const struct {
      "For each of these numbers of devices the best grid: one batch for all, "
      "then equal samples a device",
      SL_OPTIONS_SIMULATE},
-    {"replicas", "R", "Replicas of the pipeline (1)", SL_OPTIONS_SIMULATE},
-    {"sharded-update", NULL,
-     "Each replica updates its part and has the moments of that (ZeRO-1)",
-     SL_OPTIONS_SIMULATE},
+    {"edges", "FILE",
+     "At the end, what each edge to another rank has carried, a line of JSON "
+     "each; rank r writes FILE.r",
+     SL_OPTIONS_OUTPUT},
 };
 
 enum {
@@ -143,14 +143,8 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
         options->cluster = arg;
     } else if (strcmp(name, "scale") == 0) {
         options->scale = arg;
-    } else if (strcmp(name, "sharded-update") == 0) {
-        options->is_sharded = 1;
-    } else if (strcmp(name, "replicas") == 0) {
-        if (sl_parse_int("--replicas", arg, 1, 65536, &options->replicas) < 0) {
-            argp_failure(state, 2, 0, "--replicas %s: a number from 1 to 65536",
-                         arg);
-            return EINVAL;
-        }
+    } else if (strcmp(name, "edges") == 0) {
+        options->edges = arg;
     } else if (sl_parse_int("--repeats", arg, 2, 100000, &options->repeats) <
                0) {
         argp_failure(state, 2, 0, "--repeats %s: a number from 2 to 100000",
@@ -259,7 +253,6 @@ sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
     memset(options, 0, sizeof(*options));
     memset(table, 0, sizeof(table));
     options->repeats = 10;
-    options->replicas = 1;
     (void)add_options(table, sets);
     argp.options = table;
     argp.parser = parse_option;

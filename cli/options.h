@@ -24,8 +24,7 @@ typedef struct sl_options {
     const char *memory_trace; /**< --memory-trace FILE */
     const char *cluster;      /**< --cluster FILE */
     const char *scale;        /**< --scale N,N,... */
-    int64_t replicas;         /**< --replicas R */
-    int is_sharded;           /**< --sharded-update */
+    const char *edges;        /**< --edges FILE */
     int64_t repeats;          /**< --repeats N */
     int is_json;              /**< --json */
     int is_quiet;             /**< --quiet */
@@ -40,7 +39,7 @@ typedef enum sl_option_set {
                                 memory-trace, quiet */
     SL_OPTIONS_REPEATS = 2,
     SL_OPTIONS_JSON = 4,
-    SL_OPTIONS_SIMULATE = 8 /**< cluster, scale, replicas, timeline */
+    SL_OPTIONS_SIMULATE = 8 /**< cluster, scale, timeline */
 } sl_option_set_t;
 
 /**

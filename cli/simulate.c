@@ -126,7 +126,9 @@ static sl_status_t simulation_open(const sl_options_t *options,
     base->backward_order = (sl_backward_order_t)config->backward_order;
     base->recompute = (sl_recompute_t)config->recompute;
     base->n_moments = sl_optimizer_n_moments(&config->optimizer);
-    base->is_sharded = options->is_sharded;
+    base->is_sharded = config->zero1;
+    base->bucket_bytes =
+        config->bucket_bytes > 0 ? (size_t)config->bucket_bytes : 1;
     status = find_ties(simulation);
 out:
     return status;

@@ -34,7 +34,7 @@ static sl_status_t find_grid(sl_sim_report_t *report)
 {
     sl_simulation_t *simulation = report->simulation;
     const sl_config_t *config = &simulation->job.config;
-    const int64_t n_replicas = simulation->options->replicas;
+    const int64_t n_replicas = config->replicas;
     int n_all;
     sl_status_t status;
 

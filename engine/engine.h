@@ -261,6 +261,25 @@ typedef struct sl_cell {
 /** The i-th cell of this rank. @return 0 past the last */
 SL_API int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p);
 
+/** What an edge to or from a cell of another rank has carried since the
+ *  engine was created. Cells have their numbers in the grid. */
+typedef struct sl_edge_report {
+    const char *kind; /**< static: "forward", "backward", "parts", "results",
+                           "statistics", "tie gradient", "tie value" */
+    int from_cell, to_cell;
+    int layer; /**< whose output or gradient, or the tie's user; -1 */
+    int peer;  /**< rank of the other side */
+    int is_sender;
+    uint64_t n_messages, n_bytes;
+    uint64_t n_stalls;      /**< messages that waited for the receiver */
+    double mean_latency_us; /**< sender: from queued to left */
+} sl_edge_report_t;
+
+/** This rank's side of edge i, from 0, while no step runs. @return 0: there is
+ *  no such edge */
+SL_API int sl_engine_edge(const sl_engine_t *engine, int i,
+                          sl_edge_report_t *report_p);
+
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is
  *  allowed. */

@@ -161,6 +161,15 @@ void sl_channel_close(sl_channel_t *channel)
     channel->remote = NULL;
 }
 
+int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
+{
+    if (channel->remote == NULL || channel->remote->port == NULL) {
+        return 0;
+    }
+    sl_port_stats(channel->remote->port, stats_p);
+    return 1;
+}
+
 void sl_channel_recover(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;

@@ -17,6 +17,7 @@ must agree.
 """
 
 import argparse
+import glob
 import json
 import os
 import socket
@@ -65,6 +66,11 @@ def run(command, environment=None):
     return done.stdout
 
 
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def free_port():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -101,29 +107,40 @@ class Case:
         n_ranks = n_stages * n_replicas
         metrics = os.path.join(self.folder, "metrics.jsonl")
         edges = os.path.join(self.folder, "edges.jsonl")
-        for path in metrics, edges:
-            if os.path.exists(path):
-                os.unlink(path)
+        for path in glob.glob(self.folder + "/*.jsonl*"):
+            os.unlink(path)
         command = [self.arguments.sluice, "train", self.config, "--quiet",
                    "--weights", self.weights, "--metrics", metrics,
                    "--devices", "cpu:1", "--threads", "1", "--stages",
                    str(n_stages), "--schedule", schedule, "--micro-batches",
                    str(self.micro_batches(way))]
-        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
-                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         if n_ranks > 1:
-            command = self.arguments.mpirun.split() + \
-                ["-n", str(n_ranks)] + command + \
-                ["--replicas", str(n_replicas), "--edges", edges]
-        run(command, environment)
-        with open(metrics, encoding="utf-8") as file:
-            steps = [json.loads(line) for line in file]
-        result = {"losses": [s["loss"] for s in steps],
-                  "step_ms": [s["step_ms"] for s in steps]}
-        if os.path.exists(edges):
-            with open(edges, encoding="utf-8") as file:
-                result["edges"] = [json.loads(line) for line in file]
+            command += ["--replicas", str(n_replicas), "--edges", edges]
+        self.launch(command, n_ranks)
+        result = {"losses": [], "step_ms": [], "edges": []}
+        for step in read_lines(metrics):
+            result["losses"].append(step["loss"])
+            result["step_ms"].append(step["step_ms"])
+        for path in sorted(glob.glob(edges + ".*")):
+            result["edges"] += read_lines(path)
         return result
+
+    def launch(self, command, n_ranks):
+        """With mpirun, or without it over TCP, as the environment says."""
+        if n_ranks == 1:
+            run(command)
+        elif self.arguments.mpirun != "":
+            run(self.arguments.mpirun.split() + ["-n", str(n_ranks)] + command,
+                dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
+                     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
+        else:
+            master = f"127.0.0.1:{free_port()}"
+            ranks = [subprocess.Popen(
+                command, stdout=subprocess.DEVNULL,
+                env=dict(os.environ, SLUICE_RANK=str(r), SLUICE_MASTER=master,
+                         SLUICE_WORLD=str(n_ranks))) for r in range(n_ranks)]
+            if any([rank.wait() for rank in ranks]):
+                raise SystemExit(f"{' '.join(command)}: failed")
 
     def sluice_ideal(self, way):
         """The pipeline's ideal, from the stages' times on one device."""
@@ -172,12 +189,14 @@ def median_step(runs):
 
 
 def print_edges(runs):
-    """Messages are those of a run; latency from send to taken over."""
-    for edge in runs[-1].get("edges", []):
-        if edge.get("sender", True) and edge["messages"] > 0:
-            print(f"    edge {edge['name']}: {edge['messages']} messages, "
+    """Of the latest run; the latency is from queued to left."""
+    for edge in runs[-1]["edges"]:
+        if edge["is_sender"] and edge["messages"] > 0:
+            print(f"    {edge['kind']:<12} cell {edge['from_cell']} to "
+                  f"{edge['to_cell']}: {edge['messages']} messages, "
                   f"{edge['bytes'] / 2**20:.1f} MiB, mean latency "
-                  f"{edge['latency_us']:.1f} us", flush=True)
+                  f"{edge['mean_latency_us']:.1f} us, "
+                  f"{edge['stalls']} waited for a slot", flush=True)
 
 
 def run_case(name, arguments):
@@ -227,7 +246,8 @@ def main():
                         default=os.path.join(ROOT, "build", "sluice"))
     parser.add_argument("--python", help="a Python with PyTorch")
     parser.add_argument("--mpirun", default="mpirun --bind-to none",
-                        help="ranks take their own share of the cores")
+                        help="ranks take their own share of the cores; '' "
+                        "starts them without it, over TCP")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--ways", default=",".join(WAYS),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/parallel/parallel.h"
+#include "engine/world.h"
 
 /* This rank's side of a channel. */
 static sl_stage_t *own_stage(const sl_engine_t *engine,
@@ -111,4 +112,55 @@ void sl_edges_close(sl_engine_t *engine)
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_close(&engine->channels[c]);
     }
+}
+
+static const char *kind_name(sl_channel_kind_t kind)
+{
+    switch (kind) {
+    case SL_CHANNEL_FORWARD:
+        return "forward";
+    case SL_CHANNEL_BACKWARD:
+        return "backward";
+    case SL_CHANNEL_PARTS:
+        return "parts";
+    case SL_CHANNEL_RESULTS:
+        return "results";
+    case SL_CHANNEL_STATISTICS:
+        return "statistics";
+    case SL_CHANNEL_TIE_GRADIENT:
+        return "tie gradient";
+    case SL_CHANNEL_TIE_VALUE:
+        return "tie value";
+    }
+    return "";
+}
+
+int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_report_t *report_p)
+{
+    sl_port_stats_t stats;
+    int c;
+
+    for (c = 0; c < engine->n_channels; c++) {
+        const sl_channel_t *channel = &engine->channels[c];
+
+        if (!sl_channel_stats(channel, &stats) || i-- > 0) {
+            continue;
+        }
+        *report_p = (sl_edge_report_t){
+            .kind = kind_name(channel->kind),
+            .from_cell = channel->from_cell,
+            .to_cell = channel->to_cell,
+            .layer = channel->layer,
+            .peer = stats.peer,
+            .is_sender = stats.is_sender,
+            .n_messages = stats.n_messages,
+            .n_bytes = stats.n_bytes,
+            .n_stalls = stats.n_stalls,
+            .mean_latency_us =
+                stats.n_messages > 0
+                    ? (double)stats.latency_ns * 1e-3 / (double)stats.n_messages
+                    : 0.0};
+        return 1;
+    }
+    return 0;
 }

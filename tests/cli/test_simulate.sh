@@ -62,7 +62,7 @@ for schedule in gpipe 1f1b; do
     done
 done
 passes '2 replicas x 3 stages on 6 of 8 devices' gpt.yaml --stages 3 \
-    --replicas 2 --cluster cluster.yaml --sharded-update
+    --replicas 2 --cluster cluster.yaml --zero1 true
 passes '"critical_path_ms"' gpt.yaml --cluster cluster.yaml --json
 passes 'does not fit' gpt.yaml --cluster cluster.yaml --batch 1024
 passes 'critical path' gpt.yaml --cluster cluster.yaml --stages 3 \
@@ -93,7 +93,7 @@ passes 'micro-batches of' "$examples/gpt2_synthetic.yaml" --stages 2 \
 refuses 1 'cluster FILE is missing' gpt.yaml
 refuses 1 'nothing.yaml' gpt.yaml --cluster nothing.yaml
 refuses 1 'raise train.batch' gpt.yaml --cluster cluster.yaml --replicas 5
-refuses 2 'replicas' gpt.yaml --cluster cluster.yaml --replicas 0
+refuses 1 'replicas' gpt.yaml --cluster cluster.yaml --replicas 0
 refuses 1 'an integer from 1 to 8' gpt.yaml \
     --cluster cluster.yaml --scale 1,9
 refuses 1 'scale' gpt.yaml --cluster cluster.yaml --scale 1,,2
