@@ -126,21 +126,11 @@ class Case:
         return result
 
     def launch(self, command, n_ranks):
-        """With mpirun, or without it over TCP, as the environment says."""
-        if n_ranks == 1:
-            run(command)
-        elif self.arguments.mpirun != "":
-            run(self.arguments.mpirun.split() + ["-n", str(n_ranks)] + command,
-                dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
-                     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
-        else:
-            master = f"127.0.0.1:{free_port()}"
-            ranks = [subprocess.Popen(
-                command, stdout=subprocess.DEVNULL,
-                env=dict(os.environ, SLUICE_RANK=str(r), SLUICE_MASTER=master,
-                         SLUICE_WORLD=str(n_ranks))) for r in range(n_ranks)]
-            if any([rank.wait() for rank in ranks]):
-                raise SystemExit(f"{' '.join(command)}: failed")
+        if n_ranks > 1:
+            command = self.arguments.mpirun.split() + \
+                ["-n", str(n_ranks)] + command
+        run(command, dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
+                          OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
 
     def sluice_ideal(self, way):
         """The pipeline's ideal, from the stages' times on one device."""
@@ -246,8 +236,7 @@ def main():
                         default=os.path.join(ROOT, "build", "sluice"))
     parser.add_argument("--python", help="a Python with PyTorch")
     parser.add_argument("--mpirun", default="mpirun --bind-to none",
-                        help="ranks take their own share of the cores; '' "
-                        "starts them without it, over TCP")
+                        help="ranks take their own share of the cores")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--ways", default=",".join(WAYS),

@@ -76,7 +76,7 @@ typedef struct sl_sim_flight {
 typedef struct sl_sim_bucket {
     double bytes;
     double ready;  /**< share of the last backward after which it is there */
-    int waits_tie; /**< a tied user's gradient has to be added first */
+    int waits_tie; /**< gradients of tied users have to be added first */
 } sl_sim_bucket_t;
 
 typedef struct sl_sim_work {

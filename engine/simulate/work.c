@@ -123,18 +123,18 @@ static double owned_bytes(const sl_sim_params_t *params, int layer)
     return bytes > 0.0 ? bytes : 0.0;
 }
 
-/* Whether another stage's gradient is added to the layer's. */
-static int is_tied(const sl_sim_params_t *params, int stage, int layer)
+/* Of those, what other layers share: one parameter of a layer. */
+static double shared_bytes(const sl_sim_params_t *params, int layer)
 {
+    double bytes = 0.0;
     int i;
 
     for (i = 0; i < params->n_ties; i++) {
-        if (params->ties[i].owner_layer == layer &&
-            params->ties[i].user_layer >= params->cuts[stage + 1]) {
-            return 1;
+        if (params->ties[i].owner_layer == layer) {
+            bytes = fmax(bytes, (double)params->ties[i].bytes);
         }
     }
-    return 0;
+    return fmin(bytes, owned_bytes(params, layer));
 }
 
 static int is_recomputed(const sl_sim_params_t *params, int layer)
@@ -144,39 +144,49 @@ static int is_recomputed(const sl_sim_params_t *params, int layer)
             !params->keeps[layer]);
 }
 
-/* Buckets in backward order: whole layers, closed when they are large enough
- * and at the stage's first layer. */
+/* Buckets in backward order, of whole layers: closed when they are large
+ * enough and at the stage's first layer. */
+static void fill_buckets(const sl_sim_params_t *params, int stage,
+                         int waits_tie, sl_sim_work_t *work)
+{
+    sl_sim_bucket_t bucket = {.waits_tie = waits_tie};
+    double done_us = 0.0;
+    int l;
+
+    for (l = params->cuts[stage + 1] - 1; l >= params->cuts[stage]; l--) {
+        const double shared = shared_bytes(params, l);
+
+        done_us += params->costs->layers[l].backward_us;
+        bucket.bytes += waits_tie ? shared : owned_bytes(params, l) - shared;
+        if (bucket.bytes >= (double)params->bucket_bytes ||
+            (l == params->cuts[stage] && bucket.bytes > 0.0)) {
+            bucket.ready = work->backward_us > 0.0
+                               ? fmin(done_us / work->backward_us, 1.0)
+                               : 1.0;
+            work->buckets[work->n_buckets++] = bucket;
+            bucket.bytes = 0.0;
+        }
+    }
+}
+
+/* What has tied users is complete only at the update, and comes after all
+ * others. */
 static sl_status_t make_buckets(const sl_sim_params_t *params, int stage,
                                 sl_sim_work_t *work)
 {
-    const int begin = params->cuts[stage], end = params->cuts[stage + 1];
-    double done_us = 0.0;
-    sl_sim_bucket_t bucket = {.bytes = 0.0};
+    const int n = params->cuts[stage + 1] - params->cuts[stage];
     sl_status_t status;
-    int l;
 
     if (params->n_replicas == 1) {
         return SL_OK;
     }
-    work->buckets = calloc((size_t)(end - begin), sizeof(*work->buckets));
+    work->buckets = calloc(2 * (size_t)n, sizeof(*work->buckets));
     if (work->buckets == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "simulate: no host memory for buckets of %d layers",
-                end - begin);
+                "simulate: no host memory for buckets of %d layers", n);
     }
-    for (l = end - 1; l >= begin; l--) {
-        done_us += params->costs->layers[l].backward_us;
-        bucket.bytes += owned_bytes(params, l);
-        bucket.waits_tie |= is_tied(params, stage, l);
-        if (bucket.bytes >= (double)params->bucket_bytes ||
-            (l == begin && bucket.bytes > 0.0)) {
-            bucket.ready =
-                work->backward_us > 0.0 ? done_us / work->backward_us : 1.0;
-            bucket.ready = bucket.ready > 1.0 ? 1.0 : bucket.ready;
-            work->buckets[work->n_buckets++] = bucket;
-            bucket = (sl_sim_bucket_t){.bytes = 0.0};
-        }
-    }
+    fill_buckets(params, stage, 0, work);
+    fill_buckets(params, stage, 1, work);
     return SL_OK;
 out:
     return status;

@@ -89,6 +89,32 @@ passes '^   1024 ' gpt.yaml --cluster "$examples/cluster_1024.yaml" \
 passes 'micro-batches of' "$examples/gpt2_synthetic.yaml" --stages 2 \
     --cluster "$examples/cluster_two_cores.yaml" --costs analytic
 
+# ---- the bytes between two real ranks are those of the simulation ----
+# bytes STAGES REPLICAS: of a step, sent by both ranks
+bytes() {
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        timeout 120 mpirun --oversubscribe --bind-to none -n 2 "$sluice" train \
+        gpt.yaml --quiet --stages "$1" --replicas "$2" --micro-batches 2 \
+        --steps 1 --devices cpu:1 --threads 1 --edges edges.jsonl \
+        >out.ranks 2>err.ranks
+    cat edges.jsonl.0 edges.jsonl.1 |
+        sed -n 's/.*"is_sender": true.* "bytes": \([0-9]*\),.*/\1/p' |
+        awk '{ sum += $1 } END { printf "%d\n", sum }'
+}
+command -v mpirun >/dev/null || echo "no mpirun: bytes are not compared"
+for grid in '2 1' '1 2'; do
+    command -v mpirun >/dev/null || break
+    set -- $grid
+    want=$(bytes "$1" "$2")
+    "$sluice" simulate gpt.yaml --stages "$1" --replicas "$2" \
+        --micro-batches 2 --cluster cluster.yaml --json >out 2>err
+    got=$(sed -n 's/.*"near_bytes": \([0-9]*\).*/\1/p' out)
+    if [ "$want" -gt 0 ] && [ "$want" = "$got" ]; then ok; else
+        cat out.ranks err.ranks >>err
+        bad "$1 stages, $2 replicas: $got bytes simulated, $want sent"
+    fi
+done
+
 # ---- wrong input ----
 refuses 1 'cluster FILE is missing' gpt.yaml
 refuses 1 'nothing.yaml' gpt.yaml --cluster nothing.yaml

@@ -273,7 +273,7 @@ static void tied_gradients_go_to_the_owner_and_values_back(void **state)
     double untied_us;
 
     (void)state;
-    bed_init(&bed, 3, 1, 3);
+    bed_init(&bed, 3, 1, 6);
     bed.layers[0].trained_bytes = 4000;
     bed.layers[2].trained_bytes = 4000;
     bed.cluster.groups[0].link.bytes_per_us = 20.0;
@@ -286,6 +286,13 @@ static void tied_gradients_go_to_the_owner_and_values_back(void **state)
     /* longer: the first stage's own gradient comes behind it */
     bed.cluster.groups[0].link.bytes_per_us = 10.0;
     assert_us(bed_run(&bed), untied_us + 200.0 + 400.0);
+    /* with replicas the shared parameter has a bucket of its own: 4 messages
+     * between two cells, 1 for the other stages' bucket each */
+    bed.layers[0].trained_bytes = 5000;
+    bed.layers[1].trained_bytes = 1000;
+    bed.params.n_replicas = 2;
+    (void)bed_run(&bed);
+    assert_int_equal(bed.result.n_messages, 3 * 4 + 2 * (4 + 2));
     bed_cleanup(&bed);
 }
 
