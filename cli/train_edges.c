@@ -9,19 +9,22 @@
 
 #include "base/file.h"
 
-static void write_edge(FILE *stream, int rank, const sl_edge_report_t *edge)
+static void write_edge(FILE *stream, int rank, const sl_edge_t *edge)
 {
+    const double n = (double)(edge->n_messages > 0 ? edge->n_messages : 1);
+
     (void)fprintf(stream,
                   "{\"rank\": %d, \"peer\": %d, \"kind\": \"%s\", "
-                  "\"from_cell\": %d, \"to_cell\": %d, \"layer\": %d, "
+                  "\"from\": [%d, %d], \"to\": [%d, %d], \"layer\": %d, "
                   "\"is_sender\": %s, \"messages\": %" PRIu64
                   ", \"bytes\": %" PRIu64 ", \"stalls\": %" PRIu64,
-                  rank, edge->peer, edge->kind, edge->from_cell, edge->to_cell,
+                  rank, edge->peer, edge->kind, edge->from_replica,
+                  edge->from_stage, edge->to_replica, edge->to_stage,
                   edge->layer, edge->is_sender ? "true" : "false",
                   edge->n_messages, edge->n_bytes, edge->n_stalls);
     if (edge->is_sender) {
         (void)fprintf(stream, ", \"mean_latency_us\": %.3f",
-                      edge->mean_latency_us);
+                      (double)edge->latency_ns * 1e-3 / n);
     }
     (void)fprintf(stream, "}\n");
 }
@@ -32,7 +35,7 @@ sl_status_t sl_train_edges_write(const char *path, const sl_job_t *job)
     const size_t bytes = strlen(path) + 16;
     char *name = malloc(bytes);
     sl_file_writer_t *writer;
-    sl_edge_report_t edge;
+    sl_edge_t edge;
     sl_status_t status;
     int i;
 

@@ -9,7 +9,8 @@
 #include "cli/job.h"
 
 /** Write this rank's edges into `path` and its rank ("edges.jsonl.1"), a line
- *  of JSON each. @return SL_OK, SL_ERR_IO, SL_ERR_NO_MEMORY */
+ *  of JSON each; `from` and `to` are [replica, stage]. @return SL_OK,
+ * SL_ERR_IO, SL_ERR_NO_MEMORY */
 SL_NODISCARD sl_status_t sl_train_edges_write(const char *path,
                                               const sl_job_t *job);
 

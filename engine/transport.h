@@ -77,12 +77,11 @@ typedef struct sl_channel {
 SL_NODISCARD sl_status_t sl_channel_open(sl_channel_t *channel,
                                          struct sl_world *world,
                                          sl_device_t *device, size_t max_bytes);
-/** Undo that. Collective per channel, with nothing under way. */
-void sl_channel_close(sl_channel_t *channel);
-/** What the channel's port has carried. @return 0: it has none, both sides
- *  are here. */
+/** Of an open one. @return whether it is */
 int sl_channel_stats(const sl_channel_t *channel,
                      struct sl_port_stats *stats_p);
+/** Undo that. Collective per channel, with nothing under way. */
+void sl_channel_close(sl_channel_t *channel);
 /** After sl_world_recover(): messages are counted from 0. */
 void sl_channel_recover(sl_channel_t *channel);
 

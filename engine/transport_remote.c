@@ -163,11 +163,13 @@ void sl_channel_close(sl_channel_t *channel)
 
 int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
 {
-    if (channel->remote == NULL || channel->remote->port == NULL) {
-        return 0;
+    const int is_open =
+        channel->remote != NULL && channel->remote->port != NULL;
+
+    if (is_open) {
+        sl_port_stats(channel->remote->port, stats_p);
     }
-    sl_port_stats(channel->remote->port, stats_p);
-    return 1;
+    return is_open;
 }
 
 void sl_channel_recover(sl_channel_t *channel)

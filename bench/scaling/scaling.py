@@ -182,8 +182,8 @@ def print_edges(runs):
     """Of the latest run; the latency is from queued to left."""
     for edge in runs[-1]["edges"]:
         if edge["is_sender"] and edge["messages"] > 0:
-            print(f"    {edge['kind']:<12} cell {edge['from_cell']} to "
-                  f"{edge['to_cell']}: {edge['messages']} messages, "
+            print(f"    {edge['kind']:<12} replica, stage {edge['from']} to "
+                  f"{edge['to']}: {edge['messages']} messages, "
                   f"{edge['bytes'] / 2**20:.1f} MiB, mean latency "
                   f"{edge['mean_latency_us']:.1f} us, "
                   f"{edge['stalls']} waited for a slot", flush=True)

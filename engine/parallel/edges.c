@@ -114,52 +114,38 @@ void sl_edges_close(sl_engine_t *engine)
     }
 }
 
-static const char *kind_name(sl_channel_kind_t kind)
+int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p)
 {
-    switch (kind) {
-    case SL_CHANNEL_FORWARD:
-        return "forward";
-    case SL_CHANNEL_BACKWARD:
-        return "backward";
-    case SL_CHANNEL_PARTS:
-        return "parts";
-    case SL_CHANNEL_RESULTS:
-        return "results";
-    case SL_CHANNEL_STATISTICS:
-        return "statistics";
-    case SL_CHANNEL_TIE_GRADIENT:
-        return "tie gradient";
-    case SL_CHANNEL_TIE_VALUE:
-        return "tie value";
-    }
-    return "";
-}
-
-int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_report_t *report_p)
-{
-    sl_port_stats_t stats;
+    static const char *const kinds[] = {[SL_CHANNEL_FORWARD] = "forward",
+                                        [SL_CHANNEL_BACKWARD] = "backward",
+                                        [SL_CHANNEL_PARTS] = "parts",
+                                        [SL_CHANNEL_RESULTS] = "results",
+                                        [SL_CHANNEL_STATISTICS] = "statistics",
+                                        [SL_CHANNEL_TIE_GRADIENT] =
+                                            "tie gradient",
+                                        [SL_CHANNEL_TIE_VALUE] = "tie value"};
     int c;
 
     for (c = 0; c < engine->n_channels; c++) {
         const sl_channel_t *channel = &engine->channels[c];
+        sl_port_stats_t stats;
 
         if (!sl_channel_stats(channel, &stats) || i-- > 0) {
             continue;
         }
-        *report_p = (sl_edge_report_t){
-            .kind = kind_name(channel->kind),
-            .from_cell = channel->from_cell,
-            .to_cell = channel->to_cell,
-            .layer = channel->layer,
-            .peer = stats.peer,
-            .is_sender = stats.is_sender,
-            .n_messages = stats.n_messages,
-            .n_bytes = stats.n_bytes,
-            .n_stalls = stats.n_stalls,
-            .mean_latency_us =
-                stats.n_messages > 0
-                    ? (double)stats.latency_ns * 1e-3 / (double)stats.n_messages
-                    : 0.0};
+        *edge_p =
+            (sl_edge_t){.kind = kinds[channel->kind],
+                        .from_replica = channel->from_cell / engine->n_stages,
+                        .from_stage = channel->from_stage,
+                        .to_replica = channel->to_cell / engine->n_stages,
+                        .to_stage = channel->to_stage,
+                        .layer = channel->layer,
+                        .peer = channel->peer,
+                        .is_sender = channel->is_sender,
+                        .n_messages = stats.n_messages,
+                        .n_bytes = stats.n_bytes,
+                        .latency_ns = stats.latency_ns,
+                        .n_stalls = stats.n_stalls};
         return 1;
     }
     return 0;

@@ -7,9 +7,23 @@ add_test(NAME cli.control
 add_test(NAME cli.sharing
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
         $<TARGET_FILE:sluice>)
+# Open MPI is not instrumented for races.
+if(NOT SL_SANITIZE MATCHES thread)
+    add_test(NAME cli.mpi
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cli.mpi PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
+        PROCESSORS 2 ENVIRONMENT
+        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+endif()
+if(SL_SANITIZE MATCHES thread)
+    set(SL_NO_MPI no-mpi)
+endif()
 add_test(NAME cli.simulate
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_simulate.sh
-        $<TARGET_FILE:sluice>)
+        $<TARGET_FILE:sluice> ${SL_NO_MPI})
+set_tests_properties(cli.simulate PROPERTIES TIMEOUT 600 ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers
@@ -23,5 +37,5 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
-    cli.program cli.control cli.sharing cli.simulate house.layout house.headers PROPERTIES
+    cli.program cli.control cli.sharing house.layout house.headers PROPERTIES
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
