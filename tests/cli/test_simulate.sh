@@ -124,6 +124,10 @@ for grid in '2 1' '1 2'; do
 done
 
 # ---- wrong input ----
+"$sluice" train gpt.yaml --quiet --steps 1 --edges /nonexistent/e >out 2>err
+if [ $? -eq 1 ] && grep -q '/nonexistent/e' err; then ok; else
+    bad 'train --edges into a folder that is not there'
+fi
 refuses 1 'cluster FILE is missing' gpt.yaml
 refuses 1 'nothing.yaml' gpt.yaml --cluster nothing.yaml
 refuses 1 'raise train.batch' gpt.yaml --cluster cluster.yaml --replicas 5
