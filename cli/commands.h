@@ -26,6 +26,7 @@ typedef struct sl_command {
     X(checkpoint, "list, verify, merge and split checkpoints")                 \
     X(batches, "write the batches that training would see")                    \
     X(speedup, "time the pipeline beside one device")                          \
+    X(simulate, "a training step on a described cluster, in simulated time")   \
     X(coordinator, "share devices between jobs (a daemon)")                    \
     X(ctl, "list jobs, set limits and shares by hand")                         \
     X(top, "show all jobs and their devices, live")                            \

@@ -90,7 +90,8 @@ static const struct {
     {"checkpoint-best", NULL,
      "Also write and keep the one with the least validation loss",
      SL_OPTIONS_OUTPUT},
-    {"timeline", "FILE", "Draw the last step as SVG", SL_OPTIONS_OUTPUT},
+    {"timeline", "FILE", "Draw the last step as SVG",
+     SL_OPTIONS_OUTPUT | SL_OPTIONS_SIMULATE},
     {"curve", "FILE", "Draw the loss curve as SVG", SL_OPTIONS_OUTPUT},
     {"save", "FILE", "Write the weights as safetensors at the end",
      SL_OPTIONS_OUTPUT},
@@ -100,6 +101,16 @@ static const struct {
     {"repeats", "N", "Measurements; the first is a warm-up (default 10)",
      SL_OPTIONS_REPEATS},
     {"json", NULL, "Print JSON", SL_OPTIONS_JSON},
+    {"cluster", "FILE", "The cluster, as docs/simulate.md says",
+     SL_OPTIONS_SIMULATE},
+    {"scale", "N,N,...",
+     "For each of these numbers of devices the best grid: one batch for all, "
+     "then equal samples a device",
+     SL_OPTIONS_SIMULATE},
+    {"edges", "FILE",
+     "At the end, what each edge to another rank has carried, a line of JSON "
+     "each; rank r writes FILE.r",
+     SL_OPTIONS_OUTPUT},
 };
 
 enum {
@@ -145,6 +156,12 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
         options->is_quiet = 1;
     } else if (strcmp(name, "json") == 0) {
         options->is_json = 1;
+    } else if (strcmp(name, "cluster") == 0) {
+        options->cluster = arg;
+    } else if (strcmp(name, "scale") == 0) {
+        options->scale = arg;
+    } else if (strcmp(name, "edges") == 0) {
+        options->edges = arg;
     } else if (sl_parse_int("--repeats", arg, 2, 100000, &options->repeats) <
                0) {
         argp_failure(state, 2, 0, "--repeats %s: a number from 2 to 100000",

@@ -22,6 +22,9 @@ typedef struct sl_options {
     const char *curve;        /**< --curve FILE */
     const char *save;         /**< --save FILE */
     const char *memory_trace; /**< --memory-trace FILE */
+    const char *cluster;      /**< --cluster FILE */
+    const char *scale;        /**< --scale N,N,... */
+    const char *edges;        /**< --edges FILE */
     int64_t repeats;          /**< --repeats N */
     int is_json;              /**< --json */
     int is_quiet;             /**< --quiet */
@@ -35,7 +38,8 @@ typedef enum sl_option_set {
     SL_OPTIONS_OUTPUT = 1, /**< metrics, timeline, curve, save,
                                 memory-trace, quiet */
     SL_OPTIONS_REPEATS = 2,
-    SL_OPTIONS_JSON = 4
+    SL_OPTIONS_JSON = 4,
+    SL_OPTIONS_SIMULATE = 8 /**< cluster, scale, timeline */
 } sl_option_set_t;
 
 /**

@@ -16,6 +16,7 @@
 #include "cli/options.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_control.h"
+#include "cli/train_edges.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
 #include "engine/report/progress.h"
@@ -378,6 +379,9 @@ static sl_status_t finish(sl_train_t *train)
     }
     if (train->n_losses > 1 && sl_job_is_first(&train->job)) {
         SL_KEEP(status, draw_curve(train));
+    }
+    if (options->edges != NULL) {
+        SL_KEEP(status, sl_train_edges_write(options->edges, &train->job));
     }
     SL_KEEP(status, sl_metrics_close(train->metrics));
     train->metrics = NULL;

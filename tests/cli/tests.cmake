@@ -26,6 +26,14 @@ if(NOT SL_SANITIZE MATCHES thread)
         PROCESSORS 2 ENVIRONMENT
         "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
 endif()
+if(SL_SANITIZE MATCHES thread)
+    set(SL_NO_MPI no-mpi)
+endif()
+add_test(NAME cli.simulate
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_simulate.sh
+        $<TARGET_FILE:sluice> ${SL_NO_MPI})
+set_tests_properties(cli.simulate PROPERTIES TIMEOUT 600 ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks on two cores beside one rank on one core, one kernel thread each:
+`sluice train` under mpirun as a pipeline of two stages and as two replicas;
+beside PyTorch, torch.distributed.pipelining (GPipe and 1F1B) and
+DistributedDataParallel over gloo, on the same model, weights and batches in
+the same run. Everything in turn (A B C ... A B C ...), medians of the steps.
+
+    bench/scaling/scaling.py [--sluice build/sluice] [--python PYTHON]
+                             [--rounds 5] [--steps 6] [CASE...]
+
+The speed-up is over the own single rank; `of ideal` is that over the ideal:
+M * sum(t) / (sum(t) + (M - 1) * max(t)) for a pipeline, t being the stages'
+own times as measured alone, and 2 for two replicas. --python names a Python
+with PyTorch; without one PyTorch is left out. The losses of the first step
+must agree.
+"""
+
+import argparse
+import glob
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PEER = os.path.join(HERE, "torch_rank.py")
+
+# name: layers-width-heads, vocabulary, context, batch, micro-batches, lr
+CASES = {
+    "gpt2": ("12-768-12", 512, 256, 8, 4, 1e-2),
+    "gpt-small": ("4-192-6", 256, 128, 48, 6, 1e-2),
+}
+
+CONFIG = """
+name: {name}
+data: {{format: synthetic_tokens, context: {context}, classes: {vocab},
+       n_samples: 512}}
+model: {{type: gpt, layers: {layers}, width: {width}, heads: {heads},
+        vocab: {vocab}}}
+train: {{batch: {batch}, micro_batches: {micro}, steps: {steps}}}
+optimizer: {{type: sgd, lr: {lr}, momentum: 0.9}}
+"""
+
+# name: stages, replicas, schedule
+WAYS = {
+    "one rank": (1, 1, "1f1b"),
+    "pipeline gpipe": (2, 1, "gpipe"),
+    "pipeline 1f1b": (2, 1, "1f1b"),
+    "two replicas": (1, 2, "1f1b"),
+}
+TORCH_MODES = {"one rank": "alone", "pipeline gpipe": "gpipe",
+               "pipeline 1f1b": "1f1b", "two replicas": "ddp"}
+
+
+def run(command, environment=None):
+    done = subprocess.run(command, env=environment, text=True,
+                          stdout=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit status "
+                         f"{done.returncode}")
+    return done.stdout
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+class Case:
+    def __init__(self, name, arguments, folder):
+        shape, self.vocab, self.context, self.batch, self.micro, self.lr = \
+            CASES[name]
+        layers, width, heads = shape.split("-")
+        self.model = "gpt" + shape
+        self.arguments = arguments
+        self.folder = folder
+        self.config = os.path.join(folder, "config.yaml")
+        self.weights = os.path.join(folder, "weights.safetensors")
+        self.batches = os.path.join(folder, "batches.safetensors")
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(CONFIG.format(
+                name=name, context=self.context, vocab=self.vocab,
+                layers=layers, width=width, heads=heads, batch=self.batch,
+                micro=self.micro, steps=arguments.steps + 2, lr=self.lr))
+        sluice = arguments.sluice
+        run([sluice, "train", self.config, "--quiet", "--steps", "0",
+             "--save", self.weights])
+        run([sluice, "batches", self.config, "--save", self.batches])
+
+    def micro_batches(self, way):
+        """Of a replica, so that all ways have the same micro-batches."""
+        return self.micro // WAYS[way][1]
+
+    def sluice(self, way):
+        n_stages, n_replicas, schedule = WAYS[way]
+        n_ranks = n_stages * n_replicas
+        metrics = os.path.join(self.folder, "metrics.jsonl")
+        edges = os.path.join(self.folder, "edges.jsonl")
+        for path in glob.glob(self.folder + "/*.jsonl*"):
+            os.unlink(path)
+        command = [self.arguments.sluice, "train", self.config, "--quiet",
+                   "--weights", self.weights, "--metrics", metrics,
+                   "--devices", "cpu:1", "--threads", "1", "--stages",
+                   str(n_stages), "--schedule", schedule, "--micro-batches",
+                   str(self.micro_batches(way))]
+        if n_ranks > 1:
+            command += ["--replicas", str(n_replicas), "--edges", edges]
+        self.launch(command, n_ranks)
+        result = {"losses": [], "step_ms": [], "edges": []}
+        for step in read_lines(metrics):
+            result["losses"].append(step["loss"])
+            result["step_ms"].append(step["step_ms"])
+        for path in sorted(glob.glob(edges + ".*")):
+            result["edges"] += read_lines(path)
+        return result
+
+    def launch(self, command, n_ranks):
+        if n_ranks > 1:
+            command = self.arguments.mpirun.split() + \
+                ["-n", str(n_ranks)] + command
+        run(command, dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
+                          OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
+
+    def sluice_ideal(self, way):
+        """The pipeline's ideal, from the stages' times on one device."""
+        n_stages, n_replicas, schedule = WAYS[way]
+        if n_stages == 1:
+            return float(n_replicas)
+        return json.loads(
+            run([self.arguments.sluice, "speedup", self.config, "--json",
+                 "--devices", f"cpu:{n_stages}", "--threads", "1",
+                 "--schedule", schedule, "--repeats", "5"]))["ideal"]
+
+    def torch(self, way):
+        command = [self.arguments.python, PEER, TORCH_MODES[way], self.model,
+                   self.weights, self.batches, "--micro-batches",
+                   str(self.micro_batches(way)), "--classes", str(self.vocab),
+                   "--context", str(self.context), "--lr", str(self.lr)]
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("OPENBLAS_")}
+        environment["OMP_NUM_THREADS"] = "1"
+        n_ranks = WAYS[way][0] * WAYS[way][1]
+        if n_ranks == 1:
+            return json.loads(run(command, environment))
+        environment.update(MASTER_ADDR="127.0.0.1",
+                           MASTER_PORT=str(free_port()),
+                           WORLD_SIZE=str(n_ranks),
+                           GLOO_SOCKET_IFNAME="lo")
+        cores = sorted(os.sched_getaffinity(0))
+        ranks = [subprocess.Popen(
+            ["taskset", "-c", str(cores[r % len(cores)])] + command,
+            env=dict(environment, RANK=str(r)), text=True,
+            stdout=subprocess.PIPE, stderr=None) for r in range(n_ranks)]
+        outputs = [rank.communicate()[0] for rank in ranks]
+        if any(rank.returncode != 0 for rank in ranks):
+            raise SystemExit(f"{' '.join(command)}: failed")
+        return json.loads(outputs[0])
+
+
+def pipeline_ideal(stage_ms, n_micro):
+    total, slowest = sum(stage_ms), max(stage_ms)
+    return n_micro * total / (total + (n_micro - 1) * slowest)
+
+
+def median_step(runs):
+    """The first two steps of a run are its warm-up."""
+    return statistics.median(ms for r in runs for ms in r["step_ms"][2:])
+
+
+def print_edges(runs):
+    """Of the latest run; the latency is from queued to left."""
+    for edge in runs[-1]["edges"]:
+        if edge["is_sender"] and edge["messages"] > 0:
+            print(f"    {edge['kind']:<12} replica, stage {edge['from']} to "
+                  f"{edge['to']}: {edge['messages']} messages, "
+                  f"{edge['bytes'] / 2**20:.1f} MiB, mean latency "
+                  f"{edge['mean_latency_us']:.1f} us, "
+                  f"{edge['stalls']} waited for a slot", flush=True)
+
+
+def run_case(name, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case(name, arguments, folder)
+        ways = [way for way in WAYS if way in arguments.ways]
+        ours = {way: [] for way in ways}
+        theirs = {way: [] for way in ways}
+        ideals = {way: [] for way in ways}
+        for _ in range(arguments.rounds):
+            for way in ways:
+                ours[way].append(case.sluice(way))
+                ideals[way].append(case.sluice_ideal(way))
+                if arguments.python is not None:
+                    theirs[way].append(case.torch(way))
+    print(f"\n{name}: batch {case.batch}, {case.micro} micro-batches in all\n"
+          f"{'':<10} {'way':<16} {'ms':>9} {'speed-up':>8} {'ideal':>6} "
+          f"{'of ideal':>8}")
+    first = ours["one rank"][0]["losses"][0]
+    for label, results in (("sluice", ours), ("torch", theirs)):
+        for way in ways:
+            if not results[way]:
+                continue
+            speed_up = median_step(results["one rank"]) / \
+                median_step(results[way])
+            ideal = statistics.median(ideals[way])
+            if label == "torch" and WAYS[way][0] > 1:
+                ideal = statistics.median(
+                    pipeline_ideal(r["stage_ms"], case.micro)
+                    for r in results["one rank"])
+            print(f"{label:<10} {way:<16} {median_step(results[way]):>9.2f} "
+                  f"{speed_up:>8.3f} {ideal:>6.3f} {speed_up / ideal:>8.3f}",
+                  flush=True)
+            if label == "sluice":
+                print_edges(results[way])
+            loss = results[way][0]["losses"][0]
+            if abs(loss / first - 1) > 1e-4:
+                raise SystemExit(f"{label}, {way}: first loss {loss}, not "
+                                 f"{first}")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sluice",
+                        default=os.path.join(ROOT, "build", "sluice"))
+    parser.add_argument("--python", help="a Python with PyTorch")
+    parser.add_argument("--mpirun", default="mpirun --bind-to none",
+                        help="ranks take their own share of the cores")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--ways", default=",".join(WAYS),
+                        help="comma-separated, of: " + ", ".join(WAYS))
+    parser.add_argument("cases", nargs="*")
+    arguments = parser.parse_args()
+    arguments.ways = ["one rank"] + arguments.ways.split(",")
+    if not set(arguments.ways) <= set(WAYS):
+        raise SystemExit(f"--ways: there are {', '.join(WAYS)}")
+    if arguments.python is None:
+        print("no --python: PyTorch is left out", file=sys.stderr)
+    for name in arguments.cases or CASES:
+        run_case(name, arguments)
+
+
+if __name__ == "__main__":
+    main()
