@@ -163,6 +163,8 @@ SL_API SL_NODISCARD sl_status_t sl_world_get(sl_world_t *world, int peer,
  * names it. On the communication thread, or on this one when that has happened
  * already. One watcher a world; NULL ends it, and then no call is under way.
  *
+ * Not with a lock held that on_abort takes.
+ *
  * sl_world_recover ends the watch: first forget the old failure, then watch
  * anew, so that the next one, which may come at once, is not lost.
  */
