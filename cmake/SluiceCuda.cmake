@@ -57,54 +57,57 @@ set(sl_cuda_kernel_sources
     layers/cuda/softmax_cross_entropy.cu
     layers/cuda/sum_squares.cu)
 
-# Sums and products stay apart, so that the bits of kernels do not depend on
-# the compiler; they wait for memory anyway.
+# sl_cuda_library(<target> toolkit|standin): the kernels, and <target>_memory
+# in C. Sums and products stay apart in kernels, so that their bits do not
+# depend on the compiler; they wait for memory anyway.
 function(sl_cuda_library target kind)
-    set(kernels ${sl_cuda_kernel_sources})
-    list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/)
-    set(sources ${sl_cuda_c_sources})
-    list(TRANSFORM sources PREPEND ${PROJECT_SOURCE_DIR}/)
     if(kind STREQUAL "standin")
-        # a copy of the name: in the cuda preset nvcc has the .cu itself
-        foreach(kernel IN LISTS kernels)
-            get_filename_component(name ${kernel} NAME_WE)
-            set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/standin_${name}.cpp)
-            file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${kernel}\"\n")
-            list(APPEND sources ${wrapper})
-        endforeach()
+        set(runtime sl_cuda_standin)
     else()
-        list(APPEND sources ${kernels})
+        set(runtime CUDA::cudart)
     endif()
-    add_library(${target} STATIC ${sources})
-    set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
+    list(TRANSFORM sl_cuda_c_sources PREPEND ${PROJECT_SOURCE_DIR}/
+        OUTPUT_VARIABLE sources)
+    add_library(${target}_memory STATIC ${sources})
+    set_target_properties(${target}_memory PROPERTIES C_EXTENSIONS OFF
+        POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(${target}_memory PUBLIC sl_memory sl_base ${runtime}
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+
+    list(TRANSFORM sl_cuda_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/
+        OUTPUT_VARIABLE sources)
+    set(werror $<$<BOOL:${SL_WERROR}>:-Werror>)
+    if(kind STREQUAL "standin")
+        # as C++, under other names: nvcc may have the .cu in the same build
+        set(copies)
+        foreach(source IN LISTS sources)
+            get_filename_component(name ${source} NAME_WE)
+            set(copy ${CMAKE_CURRENT_BINARY_DIR}/standin_${name}.cpp)
+            file(CONFIGURE OUTPUT ${copy} CONTENT "#include \"${source}\"\n")
+            list(APPEND copies ${copy})
+        endforeach()
+        add_library(${target} STATIC ${copies})
+        set_source_files_properties(${copies} PROPERTIES
+            COMPILE_OPTIONS "-ffp-contract=off;-Wall;-Wextra;${werror}")
+        target_link_libraries(${target} PUBLIC sl_flags)
+    else()
+        add_library(${target} STATIC ${sources})
+        target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+        target_compile_options(${target} PRIVATE -fmad=false
+            -Xcompiler=-Wall,-Wextra)
+        if(SL_WERROR)
+            target_compile_options(${target} PRIVATE
+                "SHELL:-Werror all-warnings" -Xcompiler=-Werror)
+        endif()
+    endif()
+    set_target_properties(${target} PROPERTIES
         CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
         CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
         POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${target} PUBLIC sl_memory sl_base
-        PRIVATE $<BUILD_INTERFACE:sl_cuda_warnings>)
-    if(kind STREQUAL "standin")
-        target_link_libraries(${target} PUBLIC sl_cuda_standin)
-        target_compile_options(${target} PRIVATE
-            $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
-    else()
-        target_link_libraries(${target} PUBLIC CUDA::cudart)
-        target_compile_options(${target} PRIVATE
-            $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
-    endif()
+    # no flags of the C code: nvcc has others
+    target_link_libraries(${target} PUBLIC ${runtime}
+        $<LINK_ONLY:${target}_memory>)
 endfunction()
-
-add_library(sl_cuda_warnings INTERFACE)
-target_link_libraries(sl_cuda_warnings INTERFACE
-    $<$<COMPILE_LANGUAGE:C>:sl_warnings>)
-target_compile_options(sl_cuda_warnings INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
-if(SL_WERROR)
-    target_compile_options(sl_cuda_warnings INTERFACE
-        $<$<COMPILE_LANGUAGE:CXX>:-Werror>
-        "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=-Werror>")
-endif()
 
 # The CUDA runtime that runs on a CPU; its headers come before the toolkit's.
 function(sl_cuda_standin_library target)

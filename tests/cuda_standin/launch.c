@@ -114,7 +114,7 @@ static void translate(const standin_launch_t *launch, const char *name)
         char *ptr;
 
         memcpy(&ptr, data + i, sizeof(ptr));
-        if (!memory_is_device(ptr)) {
+        if (!memory_is_device(ptr) || memory_find(ptr) == NULL) {
             continue;
         }
         if (!is_declared(ptr)) {

@@ -58,6 +58,11 @@ static inline int __popc(unsigned value)
     return __builtin_popcount(value);
 }
 
+static inline int __ffs(int value)
+{
+    return __builtin_ffs(value);
+}
+
 static inline unsigned atomicMin(unsigned *at, unsigned value)
 {
     unsigned old = __atomic_load_n(at, __ATOMIC_RELAXED);
@@ -92,6 +97,12 @@ template <typename... P> struct standin_call {
     std::tuple<typename std::remove_cv<P>::type...> args;
 };
 
+/* Padding may hold old bits that look like an address. */
+template <typename... V> static void standin_clear_padding(V &...values)
+{
+    (__builtin_clear_padding(&values), ...);
+}
+
 template <typename... P> static void standin_call_run(void *data)
 {
     auto *call = static_cast<standin_call<P...> *>(data);
@@ -111,9 +122,11 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
     if (data == nullptr) {
         std::abort();
     }
-    new (data) standin_call<P...>{
+    auto *call = new (data) standin_call<P...>{
         kernel, std::tuple<typename std::remove_cv<P>::type...>(
                     static_cast<P>(args)...)};
+    std::apply(standin_clear_padding<typename std::remove_cv<P>::type...>,
+               call->args);
     launch.grid_dim = config->gridDim;
     launch.block_dim = config->blockDim;
     launch.shared_bytes = config->dynamicSmemBytes;
