@@ -28,8 +28,8 @@ out:
 
 static void leave(const sl_mem_cuda_t *cuda, int before)
 {
-    if (before != cuda->device) {
-        (void)cudaSetDevice(before);
+    if (before != cuda->device && cudaSetDevice(before) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next call says so too */
     }
 }
 
@@ -101,22 +101,17 @@ out:
     return status;
 }
 
-/* Waits for all work of the device. Where the device has failed, its memory
- * is lost with the process, and whoever waits for its work hears of it. */
+/* The runtime waits for all work of the device first, and knows whose memory
+ * it is: the current device does not matter. */
 static void device_release(void *ctx, void *ptr, size_t bytes)
 {
     const sl_mem_cuda_t *cuda = ctx;
-    int before;
+    const cudaError_t error = cudaFree(ptr);
 
-    if (enter(cuda, &before) == SL_OK) {
-        const cudaError_t error = cudaFree(ptr);
-
-        if (error != cudaSuccess) {
-            (void)cudaGetLastError();
-            sl_warn("cuda:%d: a region of %zu bytes is not given back: %s",
-                    cuda->device, bytes, cudaGetErrorString(error));
-        }
-        leave(cuda, before);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        sl_warn("cuda:%d: giving back a region of %zu bytes: %s", cuda->device,
+                bytes, cudaGetErrorString(error));
     }
 }
 
@@ -174,7 +169,7 @@ static void pinned_release(void *ctx, void *ptr, size_t bytes)
 
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        sl_warn("cuda:%d: %zu bytes of pinned memory are not given back: %s",
+        sl_warn("cuda:%d: giving back %zu bytes of pinned memory: %s",
                 cuda->device, bytes, cudaGetErrorString(error));
     }
 }

@@ -20,10 +20,26 @@ if(SL_HAS_CXX)
 
     add_custom_target(cuda_tests)
     sl_test(cuda standin LINK sl_cuda_test_kernels)
-    add_dependencies(cuda_tests test_cuda_standin)
+    sl_test(cuda memory LINK sl_cuda_on_standin_memory)
+    add_dependencies(cuda_tests test_cuda_standin test_cuda_memory)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         sl_test(cuda ${name} LINK sl_cuda_bed)
         add_dependencies(cuda_tests test_cuda_${name})
+    endforeach()
+
+    # the allocator's own tests, on the memory of a device
+    foreach(name alloc antman budget limit model pain race)
+        set(target test_cuda_memory_${name})
+        add_executable(${target} memory/test_${name}.c)
+        set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
+            RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+        target_compile_definitions(${target} PRIVATE SL_TESTS_MEMORY_CUDA=1)
+        target_link_libraries(${target} PRIVATE sl_cuda_on_standin_memory
+            sl_test_support $<BUILD_INTERFACE:sl_warnings>)
+        add_test(NAME cuda.memory_${name} COMMAND ${target})
+        set_tests_properties(cuda.memory_${name} PROPERTIES LABELS cuda
+            TIMEOUT 300)
+        add_dependencies(cuda_tests ${target})
     endforeach()
 endif()
 
