@@ -46,6 +46,19 @@ static double row_loss(const loss_t *loss, const double *x, size_t target)
            loss->smoothing * mean;
 }
 
+static size_t best_of(const loss_t *loss, size_t row)
+{
+    size_t best = 0, c;
+
+    for (c = 1; c < loss->classes; c++) {
+        if (loss->logits[place_of(loss, row, c)] >
+            loss->logits[place_of(loss, row, best)]) {
+            best = c;
+        }
+    }
+    return best;
+}
+
 static void reference(loss_t *loss)
 {
     const size_t n = loss->classes;
@@ -111,6 +124,11 @@ static void loss_make(loss_t *loss, sl_cuda_type_t type, size_t rows,
                                            .label_smoothing = smoothing,
                                            .loss_scale = 0.25f};
     loss->args.logits = bed_upload(type, loss->logits, loss->n, 1);
+    for (i = 0; i < rows; i += 2) { /* after the logits are rounded */
+        if (loss->targets[i] != IGNORED) {
+            loss->targets[i] = (int32_t)best_of(loss, i);
+        }
+    }
     loss->args.targets = bed_upload_bytes(loss->targets, rows * 4);
     loss->args.out = bed_bytes(4 * sizeof(double));
     loss->args.saved = bed_array(SL_CUDA_F32, 2 * rows, 0);

@@ -72,6 +72,7 @@ static void blocks_spill_and_return(void **state)
     int i;
 
     (void)state;
+    standin_set_delay_us(500); /* who does not wait comes too early */
     sl_assert_ok(sl_mem_cuda_create(0, &cuda));
     mem = mem_make(cuda, 16 * MIB, 16 * MIB);
     for (i = 0; i < 8; i++) {

@@ -185,7 +185,7 @@ static void run_sum(void *args)
 
 static void norms_have_the_cpus_bits(void **state)
 {
-    static const size_t sizes[] = {0, 1, 31, 4096, 4097, 100000, 540001};
+    static const size_t sizes[] = {0, 1, 31, 4096, 4097, 100000, 1000003};
     size_t s, i;
 
     (void)state;

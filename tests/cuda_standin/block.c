@@ -62,9 +62,9 @@ typedef struct block {
     unsigned n_idle;
     fiber_t *of_thread[MAX_THREADS]; /* waiting */
     unsigned char has_ended[MAX_THREADS];
-    unsigned n_threads, n_started, n_ended;
+    unsigned n_threads, n_ended;
+    unsigned warp, n_started; /* of the warp that starts now */
     int is_reverse;
-    int is_stuck;
     thread_fn fn;
     void *data;
     const char *trap;
@@ -203,11 +203,19 @@ static void fiber_free(fiber_t *fiber)
 
 /* ---- threads ---- */
 
-static unsigned next_number(block_t *block)
+/* Threads of a warp: the last one may be smaller. */
+static unsigned warp_threads(const block_t *block, unsigned warp)
 {
-    const unsigned i = block->n_started++;
+    const unsigned rest = block->n_threads - warp * WARP;
 
-    return block->is_reverse ? block->n_threads - 1 - i : i;
+    return rest < WARP ? rest : (unsigned)WARP;
+}
+
+/* The i-th thread of a warp, in the order of running. */
+static unsigned thread_at(const block_t *block, unsigned warp, unsigned i)
+{
+    return warp * WARP +
+           (block->is_reverse ? warp_threads(block, warp) - 1 - i : i);
 }
 
 static void self_set(unsigned number)
@@ -218,15 +226,14 @@ static void self_set(unsigned number)
     threadIdx.z = number / blockDim.x / blockDim.y;
 }
 
-/* Threads that have not started, until there are none. */
+/* Threads of the warp that have not started, until there are none. */
 static void run_threads(void)
 {
     block_t *block = here;
 
-    while (block->n_started < block->n_threads && block->trap == NULL) {
-        const unsigned number = next_number(block);
-
-        self_set(number);
+    while (block->n_started < warp_threads(block, block->warp) &&
+           block->trap == NULL) {
+        self_set(thread_at(block, block->warp, block->n_started++));
         block->fn(block->data);
         block->has_ended[standin_number] = 1;
         block->n_ended++;
@@ -295,58 +302,72 @@ static int warp_is_met(const block_t *block, unsigned number)
     return 1;
 }
 
-/* Let go on who has met. @return whether somebody can */
-static int release(block_t *block)
+/* Let lanes of the warp go on that have met. @return whether some can */
+static int release_warp(block_t *block, unsigned warp)
 {
     int is_any = 0;
     unsigned i, lane;
-    int line;
 
-    for (i = 0; i < block->n_threads; i++) {
-        const fiber_t *fiber = block->of_thread[i];
+    for (i = 0; i < warp_threads(block, warp); i++) {
+        const fiber_t *fiber = block->of_thread[warp * WARP + i];
 
         if (fiber == NULL || fiber->wait != WAIT_WARP ||
-            !warp_is_met(block, i)) {
+            !warp_is_met(block, warp * WARP + i)) {
             continue;
         }
         is_any = 1;
         for (lane = 0; lane < WARP; lane++) {
             if ((fiber->mask >> lane & 1) != 0) {
-                make_ready(block, i / WARP * WARP + lane);
+                make_ready(block, warp * WARP + lane);
             }
         }
-    }
-    if (!is_any && block_is_met(block, &line)) {
-        for (i = 0; i < block->n_threads; i++) {
-            if (!block->has_ended[i]) {
-                make_ready(block, i);
-            }
-        }
-        is_any = 1;
     }
     return is_any;
 }
 
-static void run_ready(block_t *block)
+/* The same for the block's threads. */
+static int release_block(block_t *block)
+{
+    unsigned i;
+    int line;
+
+    if (!block_is_met(block, &line)) {
+        return 0;
+    }
+    for (i = 0; i < block->n_threads; i++) {
+        if (!block->has_ended[i]) {
+            make_ready(block, i);
+        }
+    }
+    return 1;
+}
+
+/* One warp goes as far as it can while the others stand still: what a missing
+ * barrier lets it overwrite then is overwritten. */
+static void run_warp(block_t *block, unsigned warp)
 {
     unsigned i;
 
-    for (i = 0; i < block->n_threads && block->trap == NULL; i++) {
-        const unsigned number =
-            block->is_reverse ? block->n_threads - 1 - i : i;
-        fiber_t *fiber = block->of_thread[number];
+    do {
+        for (i = 0; i < warp_threads(block, warp) && block->trap == NULL; i++) {
+            const unsigned number = thread_at(block, warp, i);
+            fiber_t *fiber = block->of_thread[number];
 
-        if (fiber != NULL && fiber->is_ready) {
-            fiber->is_ready = 0;
-            block->of_thread[number] = NULL;
-            go(block, &block->main, fiber);
+            if (fiber != NULL && fiber->is_ready) {
+                fiber->is_ready = 0;
+                block->of_thread[number] = NULL;
+                go(block, &block->main, fiber);
+            }
         }
-    }
+    } while (block->trap == NULL && release_warp(block, warp));
 }
 
-static void start_all(block_t *block)
+static void start_warp(block_t *block, unsigned warp)
 {
-    while (block->n_started < block->n_threads && block->trap == NULL) {
+    block->warp = warp;
+    block->n_started = 0;
+    while (block->n_started < warp_threads(block, warp) &&
+           block->trap == NULL) {
         fiber_t *fiber;
 
         if (block->n_idle > 0) {
@@ -356,6 +377,22 @@ static void start_all(block_t *block)
             block->fibers[block->n_fibers++] = fiber;
         }
         go(block, &block->main, fiber);
+    }
+}
+
+/* All warps, one after another. */
+static void run_warps(block_t *block, int is_start)
+{
+    const unsigned n_warps = (block->n_threads + WARP - 1) / WARP;
+    unsigned i;
+
+    for (i = 0; i < n_warps && block->trap == NULL; i++) {
+        const unsigned warp = block->is_reverse ? n_warps - 1 - i : i;
+
+        if (is_start) {
+            start_warp(block, warp);
+        }
+        run_warp(block, warp);
     }
 }
 
@@ -410,19 +447,18 @@ cudaError_t block_run(unsigned n_threads, int is_reverse, const char *name,
     memset(block->of_thread, 0, n_threads * sizeof(block->of_thread[0]));
     memset(block->has_ended, 0, n_threads);
     block->n_threads = n_threads;
-    block->n_started = 0;
     block->n_ended = 0;
     block->is_reverse = is_reverse;
     block->fn = fn;
     block->data = data;
     block->trap = NULL;
-    start_all(block);
+    run_warps(block, 1);
     while (block->n_ended < n_threads && block->trap == NULL) {
-        if (!release(block)) {
+        if (!release_block(block)) {
             block->trap = "threads wait at barriers that others do not reach";
             break;
         }
-        run_ready(block);
+        run_warps(block, 0);
     }
     if (block->trap != NULL) {
         lock();

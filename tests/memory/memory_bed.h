@@ -72,12 +72,15 @@ static inline void bed_get(void *to, const void *from, size_t bytes)
 
 static inline void bed_set(void *to, int value, size_t bytes)
 {
-    void *image = malloc(bytes + 1);
+    unsigned char image[4096];
+    unsigned char *at = to;
+    size_t i;
 
-    assert_non_null(image);
-    memset(image, value, bytes);
-    bed_put(to, image, bytes);
-    free(image);
+    memset(image, value, sizeof(image));
+    for (i = 0; i < bytes; i += sizeof(image)) {
+        bed_put(at + i, image,
+                bytes - i < sizeof(image) ? bytes - i : sizeof(image));
+    }
 }
 
 typedef struct bed {
@@ -181,35 +184,52 @@ static inline sl_mem_block_t *bed_block(sl_mem_t *mem, sl_mem_class_t mem_class,
     return block;
 }
 
-/* A pattern that depends on the seed and the place. */
-static inline void bed_fill(const sl_mem_block_t *block, unsigned seed)
+enum {
+    BED_CHUNK = 4096
+};
+
+/* A part of a pattern that depends on the seed and the place. */
+static inline size_t bed_pattern(const sl_mem_block_t *block, unsigned seed,
+                                 size_t start, unsigned char *chunk)
 {
-    unsigned char *bytes = malloc(block->bytes + 1);
+    const size_t rest = block->bytes - start;
+    const size_t n = rest < BED_CHUNK ? rest : (size_t)BED_CHUNK;
     size_t i;
 
-    assert_non_null(bytes);
-    for (i = 0; i < block->bytes; i++) {
-        bytes[i] = (unsigned char)(seed * 31u + i * 7u + (i >> 8));
+    for (i = start; i < start + n; i++) {
+        chunk[i - start] = (unsigned char)(seed * 31u + i * 7u + (i >> 8));
     }
-    bed_put(block->ptr, bytes, block->bytes);
-    free(bytes);
+    return n;
+}
+
+static inline void bed_fill(const sl_mem_block_t *block, unsigned seed)
+{
+    unsigned char *bytes = block->ptr;
+    unsigned char chunk[BED_CHUNK];
+    size_t i;
+
+    for (i = 0; i < block->bytes; i += BED_CHUNK) {
+        const size_t n = bed_pattern(block, seed, i, chunk);
+
+        bed_put(bytes + i, chunk, n);
+    }
 }
 
 static inline int bed_is_filled(const sl_mem_block_t *block, unsigned seed)
 {
-    unsigned char *bytes = malloc(block->bytes + 1);
-    int is_filled = 1;
+    const unsigned char *bytes = block->ptr;
+    unsigned char chunk[BED_CHUNK], got[BED_CHUNK];
     size_t i;
 
-    assert_non_null(bytes);
-    bed_get(bytes, block->ptr, block->bytes);
-    for (i = 0; i < block->bytes; i++) {
-        if (bytes[i] != (unsigned char)(seed * 31u + i * 7u + (i >> 8))) {
-            is_filled = 0;
+    for (i = 0; i < block->bytes; i += BED_CHUNK) {
+        const size_t n = bed_pattern(block, seed, i, chunk);
+
+        bed_get(got, bytes + i, n);
+        if (memcmp(got, chunk, n) != 0) {
+            return 0;
         }
     }
-    free(bytes);
-    return is_filled;
+    return 1;
 }
 
 /* Ask, apply, return what is in force. */
