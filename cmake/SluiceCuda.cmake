@@ -50,6 +50,7 @@ set(sl_cuda_c_sources
     memory/cuda_status.c
     memory/ops_cuda.c)
 set(sl_cuda_kernel_sources
+    layers/cuda/dropout.cu
     layers/cuda/elementwise.cu
     layers/cuda/embedding.cu
     layers/cuda/layer_norm.cu

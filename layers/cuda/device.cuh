@@ -14,7 +14,7 @@
 #include "memory/cuda.h"
 
 #ifdef SL_CUDA_STANDIN
-#include "standin.h"
+#include <standin.h>
 #else
 #include <cuda_fp16.h>
 #endif
@@ -127,9 +127,8 @@ template <typename T> struct alignas(4 * sizeof(T)) pack_t {
 
 /* x[0..count) = p[i..i+count); whole quads of aligned memory at once. */
 template <typename T>
-static __device__ __forceinline__ void load_quad(const T *p, int64_t i,
-                                                 int count, int is_aligned,
-                                                 float x[4])
+static __device__ __forceinline__ void
+load_quad(const T *p, int64_t i, int count, int is_aligned, float x[4])
 {
     if (count == 4 && is_aligned) {
         const pack_t<T> quad = *(const pack_t<T> *)(const void *)(p + i);
@@ -145,9 +144,8 @@ static __device__ __forceinline__ void load_quad(const T *p, int64_t i,
 }
 
 template <typename T>
-static __device__ __forceinline__ void store_quad(T *p, int64_t i, int count,
-                                                  int is_aligned,
-                                                  const float x[4])
+static __device__ __forceinline__ void
+store_quad(T *p, int64_t i, int count, int is_aligned, const float x[4])
 {
     if (count == 4 && is_aligned) {
         pack_t<T> quad;
@@ -165,11 +163,23 @@ static __device__ __forceinline__ void store_quad(T *p, int64_t i, int count,
     }
 }
 
+/* ---- relu: written so that NaN stays NaN ---- */
+
+static __device__ __forceinline__ float relu_value(float x)
+{
+    return x <= 0.0f ? 0.0f : x;
+}
+
+/* Of the gradient dout at the output y. */
+static __device__ __forceinline__ float relu_slope(float y, float dout)
+{
+    return y <= 0.0f ? 0.0f : dout;
+}
+
 /* ---- sums and maxima over a block ---- */
 
 /* All lanes get the same bits: each step adds the same two numbers. */
-template <typename V>
-static __device__ __forceinline__ V warp_sum(V value)
+template <typename V> static __device__ __forceinline__ V warp_sum(V value)
 {
     for (unsigned lanes = 16; lanes > 0; lanes /= 2) {
         value += __shfl_xor_sync(FULL_WARP, value, lanes);
@@ -178,8 +188,7 @@ static __device__ __forceinline__ V warp_sum(V value)
 }
 
 /* For blocks of whole warps; every thread gets the sum. */
-template <typename V>
-static __device__ __forceinline__ V block_sum(V value)
+template <typename V> static __device__ __forceinline__ V block_sum(V value)
 {
     __shared__ V parts[32];
     V sum = 0;
@@ -294,8 +303,7 @@ static __device__ __forceinline__ int64_t grid_threads(void)
 }
 
 /* f(i, count) for each quad [i, i + count) of n elements. */
-template <typename F>
-static __global__ void each_quad(F f, int64_t n)
+template <typename F> static __global__ void each_quad(F f, int64_t n)
 {
     const int64_t step = 4 * grid_threads();
 

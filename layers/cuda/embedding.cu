@@ -12,11 +12,10 @@ enum {
 };
 
 template <typename T>
-static __global__ void forward_elements(const int32_t *tokens,
-                                        const float *weight,
-                                        const float *position, T *out,
-                                        int64_t n, int64_t time, int64_t width,
-                                        int64_t vocab, uint32_t *fault)
+static __global__ void
+forward_elements(const int32_t *tokens, const float *weight,
+                 const float *position, T *out, int64_t n, int64_t time,
+                 int64_t width, int64_t vocab, uint32_t *fault)
 {
     for (int64_t at = grid_thread(); at < n * width; at += grid_threads()) {
         const int64_t i = at / width, k = at % width;
@@ -50,12 +49,11 @@ static sl_status_t forward(const sl_cuda_embedding_t *args, void *stream)
     launch_reads(position, (size_t)args->positions * row_bytes);
     launch_writes(args->out, (size_t)n * sizeof(T));
     launch_writes(args->fault, sizeof(uint32_t));
-    return launch(
-        "embedding forward",
-        shape_of(blocks_for(n, FORWARD_THREADS), FORWARD_THREADS), stream,
-        forward_elements<T>, args->tokens, args->weight, position,
-        (T *)args->out, args->n, args->time, args->width, args->vocab,
-        args->fault);
+    return launch("embedding forward",
+                  shape_of(blocks_for(n, FORWARD_THREADS), FORWARD_THREADS),
+                  stream, forward_elements<T>, args->tokens, args->weight,
+                  position, (T *)args->out, args->n, args->time, args->width,
+                  args->vocab, args->fault);
 }
 
 sl_status_t sl_cuda_embedding_forward(const sl_cuda_embedding_t *args,
@@ -143,8 +141,7 @@ template <typename T>
 static sl_status_t backward_weight(const sl_cuda_embedding_t *args,
                                    void *stream)
 {
-    const size_t bytes =
-        (size_t)(args->vocab * args->width) * sizeof(float);
+    const size_t bytes = (size_t)(args->vocab * args->width) * sizeof(float);
     const shape_t shape = {args->n, (args->width + THREADS - 1) / THREADS,
                            THREADS, 1};
     sl_status_t status = SL_OK;
@@ -182,12 +179,11 @@ static sl_status_t backward_position(const sl_cuda_embedding_t *args,
     launch_reads(args->tokens, (size_t)args->n * sizeof(int32_t));
     launch_reads(args->dout, (size_t)(args->n * args->width) * sizeof(T));
     launch_writes(args->dposition, bytes);
-    status = launch("position backward",
-                    shape_of(blocks_for(args->time * args->width, THREADS),
-                             THREADS),
-                    stream, position_grads<T>, args->tokens,
-                    (const T *)args->dout, args->dposition, args->n, args->time,
-                    args->width, args->vocab);
+    status =
+        launch("position backward",
+               shape_of(blocks_for(args->time * args->width, THREADS), THREADS),
+               stream, position_grads<T>, args->tokens, (const T *)args->dout,
+               args->dposition, args->n, args->time, args->width, args->vocab);
 out:
     return status;
 }

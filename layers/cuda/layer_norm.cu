@@ -224,11 +224,11 @@ static sl_status_t backward_params(const sl_cuda_layer_norm_t *args,
     launch_reads(partial, partial_bytes);
     launch_writes(args->dweight, width_bytes);
     launch_writes(args->dbias, width_bytes);
-    status = launch("layer norm gradient sums",
-                    shape_of(blocks_for(2 * args->width, SUM_THREADS),
-                             SUM_THREADS),
-                    stream, sum_grads, (const float *)partial, args->dweight,
-                    args->dbias, parts, args->width, args->is_first);
+    status =
+        launch("layer norm gradient sums",
+               shape_of(blocks_for(2 * args->width, SUM_THREADS), SUM_THREADS),
+               stream, sum_grads, (const float *)partial, args->dweight,
+               args->dbias, parts, args->width, args->is_first);
 out:
     return status;
 }

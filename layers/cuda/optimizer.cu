@@ -79,9 +79,9 @@ struct sgd_momentum {
 };
 
 struct adam {
-    static __device__ __forceinline__ float
-    update(const scalars_t &s, float value, float grad, float *first,
-           float *second)
+    static __device__ __forceinline__ float update(const scalars_t &s,
+                                                   float value, float grad,
+                                                   float *first, float *second)
     {
         const float g = grad + s.decay * value;
         const float m0 = s.is_first ? 0.0f : *first;
@@ -137,10 +137,10 @@ static sl_status_t update(const sl_cuda_optimizer_t *args, void *stream)
     launch_writes(b.copy, (size_t)args->n * sizeof(C));
     return args->kind != SL_CUDA_SGD
                ? launch("adam", shape, stream, update_all<adam, C>, b, s)
-           : n_moments > 0 ? launch("sgd with momentum", shape, stream,
-                                    update_all<sgd_momentum, C>, b, s)
-                           : launch("sgd", shape, stream,
-                                    update_all<sgd_plain, C>, b, s);
+           : n_moments > 0
+               ? launch("sgd with momentum", shape, stream,
+                        update_all<sgd_momentum, C>, b, s)
+               : launch("sgd", shape, stream, update_all<sgd_plain, C>, b, s);
 }
 
 sl_status_t sl_cuda_optimizer_update(const sl_cuda_optimizer_t *args,

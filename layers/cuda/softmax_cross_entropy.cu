@@ -53,9 +53,10 @@ static __device__ __forceinline__ int64_t row_start(const spec_t &spec,
 
 /* The end of a row's forward, by one thread. best: the first class that has
  * the maximum; exps, shifts: sums of e^(x - max) and of x - max. */
-static __device__ __forceinline__ void
-finish_row(const spec_t &spec, int64_t row, float at_target, float max,
-           int64_t best, double exps, double shifts)
+static __device__ __forceinline__ void finish_row(const spec_t &spec,
+                                                  int64_t row, float at_target,
+                                                  float max, int64_t best,
+                                                  double exps, double shifts)
 {
     const int64_t target = spec.targets[row];
     row_result_t result = {0, 0, 0};
@@ -64,8 +65,8 @@ finish_row(const spec_t &spec, int64_t row, float at_target, float max,
     if (is_target(spec, target)) {
         const double log_sum = log(exps);
 
-        result.loss = log_sum - (1 - spec.smoothing) *
-                                    ((double)at_target - (double)max);
+        result.loss =
+            log_sum - (1 - spec.smoothing) * ((double)at_target - (double)max);
         if (spec.smoothing > 0) {
             result.loss -= spec.smoothing * shifts / (double)spec.classes;
         }
@@ -227,7 +228,8 @@ static sl_status_t forward(const sl_cuda_cross_entropy_t *args, void *stream)
         sl_cuda_cross_entropy_workspace_bytes(args->rows);
     sl_status_t status = SL_OK;
 
-    launch_reads(args->logits, (size_t)(args->rows * args->classes) * sizeof(T));
+    launch_reads(args->logits,
+                 (size_t)(args->rows * args->classes) * sizeof(T));
     launch_reads(args->targets, (size_t)args->rows * sizeof(int32_t));
     launch_writes(args->saved, (size_t)(2 * args->rows) * sizeof(float));
     launch_writes(args->fault, sizeof(uint32_t));
@@ -246,12 +248,11 @@ out:
     return status;
 }
 
-sl_status_t
-sl_cuda_cross_entropy_forward(const sl_cuda_cross_entropy_t *args, void *stream)
+sl_status_t sl_cuda_cross_entropy_forward(const sl_cuda_cross_entropy_t *args,
+                                          void *stream)
 {
-    return args->rows == 0
-               ? sl_cuda_zero(args->out, 4 * sizeof(double), stream)
-               : FOR_TYPE(args->type, forward, args, stream);
+    return args->rows == 0 ? sl_cuda_zero(args->out, 4 * sizeof(double), stream)
+                           : FOR_TYPE(args->type, forward, args, stream);
 }
 
 /* (softmax - mixed target) * loss_scale for one class */
@@ -280,9 +281,9 @@ static __global__ void backward_rows(const T *logits, T *din, spec_t spec)
         for (int64_t c = threadIdx.x; c < spec.classes; c += blockDim.x) {
             const int64_t at = row * spec.classes + c;
 
-            from_float(slope(spec, c, target, to_float(logits[at]), max,
-                             log_sum),
-                       &din[at]);
+            from_float(
+                slope(spec, c, target, to_float(logits[at]), max, log_sum),
+                &din[at]);
         }
     }
 }
@@ -299,9 +300,9 @@ static __global__ void backward_pixels(const T *logits, T *din, spec_t spec)
         for (int64_t c = 0; c < spec.classes; c++) {
             const int64_t at = start + c * spec.pixels;
 
-            from_float(slope(spec, c, target, to_float(logits[at]), max,
-                             log_sum),
-                       &din[at]);
+            from_float(
+                slope(spec, c, target, to_float(logits[at]), max, log_sum),
+                &din[at]);
         }
     }
 }
@@ -323,9 +324,8 @@ static sl_status_t backward(const sl_cuda_cross_entropy_t *args, void *stream)
                   (const T *)args->logits, (T *)args->din, spec);
 }
 
-sl_status_t
-sl_cuda_cross_entropy_backward(const sl_cuda_cross_entropy_t *args,
-                               void *stream)
+sl_status_t sl_cuda_cross_entropy_backward(const sl_cuda_cross_entropy_t *args,
+                                           void *stream)
 {
     return args->rows == 0 || args->din == NULL
                ? SL_OK

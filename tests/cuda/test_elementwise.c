@@ -254,6 +254,11 @@ static void activations_agree_with_the_cpu(void **state)
         cpu->run.din[0] = din;
         bed_cpu_forward(cpu);
         bed_cpu_backward(cpu);
+        if (f == RELU) {
+            bed_assert_same("relu", bed_fetch(SL_CUDA_F32, args.out, n), y, n);
+            bed_assert_same("relu", bed_fetch(SL_CUDA_F32, args.din, n), din,
+                            n);
+        }
         sl_assert_close(bed_fetch(SL_CUDA_F32, args.out, n), y, n, 1e-6, 1e-6);
         sl_assert_close(bed_fetch(SL_CUDA_F32, args.din, n), din, n, 1e-6,
                         1e-6);

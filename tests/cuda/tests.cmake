@@ -49,9 +49,11 @@ if(SL_HAS_CUDA)
     set_target_properties(sl_gpu_bed PROPERTIES C_EXTENSIONS OFF)
     target_link_libraries(sl_gpu_bed PUBLIC sl_cuda sl_engine
         sl_test_support PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    add_custom_target(gpu_tests)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         set(target test_gpu_${name})
         add_executable(${target} cuda/test_${name}.c)
+        add_dependencies(gpu_tests ${target})
         set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
             LINKER_LANGUAGE CXX
             RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#if !defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SL_STANDIN_UCONTEXT)
+#define HAS_SWITCH 1
+#else
+#define HAS_SWITCH 0 /* slower: two system calls a switch */
 #include <ucontext.h>
 #endif
 
@@ -38,7 +41,7 @@ typedef enum wait {
 } wait_t;
 
 typedef struct fiber {
-#if defined(__x86_64__)
+#if HAS_SWITCH
     void *sp;
 #else
     ucontext_t context;
@@ -80,7 +83,7 @@ static __thread block_t *here; /* of this stream's thread */
 
 /* ---- switching ---- */
 
-#if defined(__x86_64__)
+#if HAS_SWITCH
 void standin_switch(void **from_sp, void *to_sp);
 __asm__(".text\n"
         ".globl standin_switch\n"
@@ -134,7 +137,7 @@ static void go(block_t *block, fiber_t *from, fiber_t *to)
     __tsan_switch_to_fiber(to->tsan, 0);
 #endif
     block->current = to;
-#if defined(__x86_64__)
+#if HAS_SWITCH
     standin_switch(&from->sp, to->sp);
 #else
     (void)swapcontext(&from->context, &to->context);
@@ -171,7 +174,7 @@ static fiber_t *fiber_make(void)
 #if defined(__SANITIZE_THREAD__)
     fiber->tsan = __tsan_create_fiber(0);
 #endif
-#if defined(__x86_64__)
+#if HAS_SWITCH
     {
         /* as after a call: the return address lies at 16 n + 8 */
         void **top = (void **)(void *)((char *)stack + STACK_BYTES) - 2;

@@ -138,7 +138,7 @@ int streams_n_live(void);
 /* One piece of work, begun on the stream, uses bytes. Lock held.
  * @return 0 when they are not allocated, reported: it must not run */
 int order_use(cudaStream_t stream, const void *ptr, size_t bytes, int is_write,
-               const char *name);
+              const char *name);
 /* The memory goes away by work of the stream. */
 void order_free(cudaStream_t stream, allocation_t *allocation,
                 const char *name);

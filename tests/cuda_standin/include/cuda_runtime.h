@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <tuple>
 #include <type_traits>
@@ -100,7 +101,11 @@ template <typename... P> struct standin_call {
 /* Padding may hold old bits that look like an address. */
 template <typename... V> static void standin_clear_padding(V &...values)
 {
+#if defined(__GNUC__) && !defined(__clang__)
     (__builtin_clear_padding(&values), ...);
+#else
+    (void)std::initializer_list<int>{((void)values, 0)...};
+#endif
 }
 
 template <typename... P> static void standin_call_run(void *data)
