@@ -20,8 +20,10 @@ if(SL_HAS_CXX)
 
     add_custom_target(cuda_tests)
     sl_test(cuda standin LINK sl_cuda_test_kernels)
+    sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_cuda_on_standin_memory)
-    add_dependencies(cuda_tests test_cuda_standin test_cuda_memory)
+    add_dependencies(cuda_tests test_cuda_standin test_cuda_standin_failures
+        test_cuda_memory)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         sl_test(cuda ${name} LINK sl_cuda_bed)
         add_dependencies(cuda_tests test_cuda_${name})
