@@ -10,7 +10,8 @@ below=
 for folder in base memory scheduler layers partition engine cli; do
     below="$below $folder"
     pattern=$(echo $below | sed 's/ /|/g')
-    faults=$(grep -rnE --include='*.[ch]' '^#include "' "$folder" |
+    faults=$(grep -rnE --include='*.[ch]' --include='*.cu*' '^#include "' \
+        "$folder" |
         grep -vE "#include \"($pattern)/" || true)
     if [ -n "$faults" ]; then
         echo "$folder includes what is not below it:"
@@ -27,7 +28,8 @@ for folder in base memory scheduler layers partition engine cli; do
     fi
 done
 for file in $(find base memory scheduler layers partition engine cli tests \
-    bench -name '*.[ch]'); do
+    bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o \
+    -name '*.cpp'); do
     head -1 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {
         echo "$file: the first line names no licence"
         status=1
@@ -36,7 +38,8 @@ done
 # the format is that of clang-format 14; others differ in small things
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     find base memory scheduler layers partition engine cli tests bench \
-        -name '*.[ch]' -print0 |
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) \
+        -print0 |
         xargs -0 clang-format --dry-run -Werror || status=1
 fi
 exit $status

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file memory_bed.h
- * A backing for allocator tests: host memory that counts and refuses when
- * told.
+ * A backing for allocator tests that counts and refuses when told: host
+ * memory, or with SL_TESTS_MEMORY_CUDA a CUDA device's, which tests touch
+ * with bed_put(), bed_get() and bed_set() only.
  */
 #ifndef SL_TESTS_MEMORY_BED_H
 #define SL_TESTS_MEMORY_BED_H
@@ -17,6 +18,70 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
+
+#ifdef SL_TESTS_MEMORY_CUDA
+#include "memory/cuda.h"
+
+/* Device 0, for the process. */
+static inline void *bed_backing_ctx(void)
+{
+    static sl_mem_cuda_t *cuda;
+
+    if (cuda == NULL) {
+        sl_assert_ok(sl_mem_cuda_create(0, &cuda));
+    }
+    return cuda;
+}
+
+static inline const sl_mem_ops_t *bed_backing(void)
+{
+    return sl_mem_ops_cuda();
+}
+
+static inline void bed_put(void *to, const void *from, size_t bytes)
+{
+    sl_assert_ok(bed_backing()->copy(bed_backing_ctx(), to, from, bytes));
+}
+
+/* For tests of what only memory of the CPU does. */
+#define BED_HOST_ONLY() skip()
+#else
+static inline void *bed_backing_ctx(void)
+{
+    return NULL;
+}
+
+static inline const sl_mem_ops_t *bed_backing(void)
+{
+    return sl_mem_ops_host();
+}
+
+static inline void bed_put(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+#define BED_HOST_ONLY() ((void)0)
+#endif
+
+/* Copy into a block's memory, out of it, and fill it. */
+static inline void bed_get(void *to, const void *from, size_t bytes)
+{
+    bed_put(to, from, bytes);
+}
+
+static inline void bed_set(void *to, int value, size_t bytes)
+{
+    unsigned char image[4096];
+    unsigned char *at = to;
+    size_t i;
+
+    memset(image, value, sizeof(image));
+    for (i = 0; i < bytes; i += sizeof(image)) {
+        bed_put(at + i, image,
+                bytes - i < sizeof(image) ? bytes - i : sizeof(image));
+    }
+}
 
 typedef struct bed {
     atomic_size_t held_bytes;
@@ -40,7 +105,7 @@ static inline sl_status_t bed_alloc(void *ctx, size_t bytes, void **ptr_p)
         (bed->max_bytes > 0 && bytes > bed->max_bytes)) {
         return SL_ERR_NO_MEMORY;
     }
-    status = sl_mem_ops_host()->alloc(NULL, bytes, ptr_p);
+    status = bed_backing()->alloc(bed_backing_ctx(), bytes, ptr_p);
     if (status == SL_OK) {
         atomic_fetch_add(&bed->held_bytes, bytes);
         atomic_fetch_add(&bed->n_live, 1);
@@ -54,7 +119,7 @@ static inline void bed_release(void *ctx, void *ptr, size_t bytes)
 
     atomic_fetch_sub(&bed->held_bytes, bytes);
     atomic_fetch_sub(&bed->n_live, 1);
-    sl_mem_ops_host()->release(NULL, ptr, bytes);
+    bed_backing()->release(bed_backing_ctx(), ptr, bytes);
 }
 
 static inline sl_status_t bed_copy(void *ctx, void *to, const void *from,
@@ -66,14 +131,16 @@ static inline sl_status_t bed_copy(void *ctx, void *to, const void *from,
     if (bed->fail_copies) {
         return SL_ERR_DEVICE;
     }
-    memcpy(to, from, bytes);
+    bed_put(to, from, bytes);
     return SL_OK;
 }
 
 static inline size_t bed_touched(void *ctx, const void *ptr, size_t bytes)
 {
     (void)ctx;
-    return sl_mem_ops_host()->touched(NULL, ptr, bytes);
+    return bed_backing()->touched == NULL
+               ? bytes
+               : bed_backing()->touched(bed_backing_ctx(), ptr, bytes);
 }
 
 static const sl_mem_ops_t bed_ops = {
@@ -97,6 +164,10 @@ static inline sl_mem_t *bed_mem(bed_t *bed, size_t limit, size_t host_limit)
     params.device_ctx = bed;
     params.limit_bytes = limit;
     params.host_limit_bytes = host_limit;
+#ifdef SL_TESTS_MEMORY_CUDA
+    params.host = sl_mem_ops_cuda_host();
+    params.host_ctx = bed_backing_ctx();
+#endif
     sl_assert_ok(sl_mem_create(&params, &mem));
     return mem;
 }
@@ -113,24 +184,48 @@ static inline sl_mem_block_t *bed_block(sl_mem_t *mem, sl_mem_class_t mem_class,
     return block;
 }
 
-/* A pattern that depends on the seed and the place. */
+enum {
+    BED_CHUNK = 4096
+};
+
+/* A part of a pattern that depends on the seed and the place. */
+static inline size_t bed_pattern(const sl_mem_block_t *block, unsigned seed,
+                                 size_t start, unsigned char *chunk)
+{
+    const size_t rest = block->bytes - start;
+    const size_t n = rest < BED_CHUNK ? rest : (size_t)BED_CHUNK;
+    size_t i;
+
+    for (i = start; i < start + n; i++) {
+        chunk[i - start] = (unsigned char)(seed * 31u + i * 7u + (i >> 8));
+    }
+    return n;
+}
+
 static inline void bed_fill(const sl_mem_block_t *block, unsigned seed)
 {
     unsigned char *bytes = block->ptr;
+    unsigned char chunk[BED_CHUNK];
     size_t i;
 
-    for (i = 0; i < block->bytes; i++) {
-        bytes[i] = (unsigned char)(seed * 31u + i * 7u + (i >> 8));
+    for (i = 0; i < block->bytes; i += BED_CHUNK) {
+        const size_t n = bed_pattern(block, seed, i, chunk);
+
+        bed_put(bytes + i, chunk, n);
     }
 }
 
 static inline int bed_is_filled(const sl_mem_block_t *block, unsigned seed)
 {
     const unsigned char *bytes = block->ptr;
+    unsigned char chunk[BED_CHUNK], got[BED_CHUNK];
     size_t i;
 
-    for (i = 0; i < block->bytes; i++) {
-        if (bytes[i] != (unsigned char)(seed * 31u + i * 7u + (i >> 8))) {
+    for (i = 0; i < block->bytes; i += BED_CHUNK) {
+        const size_t n = bed_pattern(block, seed, i, chunk);
+
+        bed_get(got, bytes + i, n);
+        if (memcmp(got, chunk, n) != 0) {
             return 0;
         }
     }

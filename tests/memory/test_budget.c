@@ -47,6 +47,7 @@ static void stage_step(stage_t *stage)
 {
     sl_mem_block_t *stash[N_MICRO][N_LAYERS];
     sl_mem_block_t *message, *out, *room;
+    unsigned char mark;
     int m, l;
 
     for (m = 0; m < N_MICRO; m++) {
@@ -57,7 +58,8 @@ static void stage_step(stage_t *stage)
             out = bed_block(stage->mem, SL_MEM_CLASS_ACTIVATION, 400 * KIB);
             room = bed_block(stage->mem, SL_MEM_CLASS_WORKSPACE,
                              (size_t)(l + 1) * 200 * KIB);
-            *(unsigned char *)stash[m][l]->ptr = (unsigned char)(m * 16 + l);
+            mark = (unsigned char)(m * 16 + l);
+            bed_put(stash[m][l]->ptr, &mark, 1);
             sl_mem_release(room);
             sl_mem_release(out);
         }
@@ -66,7 +68,8 @@ static void stage_step(stage_t *stage)
     for (m = 0; m < N_MICRO; m++) {
         for (l = N_LAYERS; l-- > 0;) {
             room = bed_block(stage->mem, SL_MEM_CLASS_WORKSPACE, 900 * KIB);
-            assert_int_equal(*(unsigned char *)stash[m][l]->ptr, m * 16 + l);
+            bed_get(&mark, stash[m][l]->ptr, 1);
+            assert_int_equal(mark, m * 16 + l);
             sl_mem_release(stash[m][l]);
             sl_mem_release(room);
         }

@@ -44,19 +44,22 @@ static void mark(model_t *model, size_t i)
     const size_t n = block->bytes < 512 ? block->bytes : 512;
 
     model->marks[i] = (unsigned char)draw(model, 256);
-    memset(block->ptr, model->marks[i], n);
-    memset((unsigned char *)block->ptr + block->bytes - n, model->marks[i], n);
+    bed_set(block->ptr, model->marks[i], n);
+    bed_set((unsigned char *)block->ptr + block->bytes - n, model->marks[i], n);
 }
 
 static void check_mark(const model_t *model, size_t i)
 {
     const sl_mem_block_t *block = model->blocks[i];
-    const unsigned char *bytes = block->ptr;
+    const size_t n = block->bytes < 512 ? block->bytes : 512;
+    unsigned char first[512], last[512];
     size_t k;
 
-    for (k = 0; k < block->bytes && k < 512; k++) {
-        assert_int_equal(bytes[k], model->marks[i]);
-        assert_int_equal(bytes[block->bytes - 1 - k], model->marks[i]);
+    bed_get(first, block->ptr, n);
+    bed_get(last, (unsigned char *)block->ptr + block->bytes - n, n);
+    for (k = 0; k < n; k++) {
+        assert_int_equal(first[k], model->marks[i]);
+        assert_int_equal(last[k], model->marks[i]);
     }
 }
 

@@ -21,7 +21,7 @@ static void late_quiesce(void *ctx)
 
     device->n_quiesced++;
     if (device->writes != NULL) {
-        memset(device->writes, 0xEE, device->n_bytes);
+        bed_set(device->writes, 0xEE, device->n_bytes);
         device->writes = NULL;
     }
 }
@@ -372,7 +372,7 @@ static void *race(void *arg)
                 atomic_load(&racer->bed->held_bytes) > 4 * MIB) {
                 atomic_fetch_add(racer->n_over, 1);
             }
-            *(unsigned char *)block->ptr = 1;
+            bed_set(block->ptr, 1, 1);
             atomic_fetch_sub(racer->n_bytes, bytes);
             sl_mem_release(block);
         }

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file philox.cuh
+ * The numbers of base/rng.h on a device, and dropout masks made of them.
+ */
+#ifndef SL_LAYERS_CUDA_PHILOX_CUH
+#define SL_LAYERS_CUDA_PHILOX_CUH
+
+#include "layers/cuda/device.cuh"
+
+/* As sl_rng_block(): numbers 4 * block .. 4 * block + 3 of the stream. */
+static __device__ __forceinline__ void
+philox_block(const sl_rng_t &rng, uint32_t block, uint32_t out[4])
+{
+    uint32_t c0 = block, c1 = rng.counter[0];
+    uint32_t c2 = rng.counter[1], c3 = rng.counter[2];
+    uint32_t k0 = rng.key[0], k1 = rng.key[1];
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        const uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        const uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* A mask; threshold 0 drops nothing. */
+typedef struct mask {
+    sl_rng_t rng;
+    uint32_t first_block;
+    uint32_t threshold;
+    float scale;
+} mask_t;
+
+static inline mask_t mask_of(sl_rng_t rng, uint32_t first_block, double p)
+{
+    mask_t mask;
+
+    mask.rng = rng;
+    mask.first_block = first_block;
+    mask.threshold = (uint32_t)(p * 4294967296.0);
+    mask.scale = (float)(1.0 / (1.0 - p));
+    return mask;
+}
+
+/* x[k] = mask * x[k] / (1 - p) for the quad that starts at element i. */
+static __device__ __forceinline__ void mask_quad(const mask_t &mask, int64_t i,
+                                                 float x[4])
+{
+    uint32_t numbers[4];
+
+    philox_block(mask.rng, mask.first_block + (uint32_t)(i / 4), numbers);
+    for (int k = 0; k < 4; k++) {
+        x[k] = numbers[k] >= mask.threshold ? x[k] * mask.scale : 0.0f;
+    }
+}
+
+#endif /* SL_LAYERS_CUDA_PHILOX_CUH */

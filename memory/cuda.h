@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file cuda.h
+ * Memory of CUDA devices for the universal allocator, and how errors of the
+ * CUDA runtime become ours. Only in builds with CUDA.
+ */
+#ifndef SL_MEMORY_CUDA_H
+#define SL_MEMORY_CUDA_H
+
+#include "memory/memory.h"
+
+SL_BEGIN_DECLS
+
+/**
+ * Our status for what a call of the CUDA runtime returned. A refused
+ * allocation is normal flow: SL_ERR_NO_MEMORY, logged at debug, and the
+ * runtime's record of it is cleared. Anything else is SL_ERR_DEVICE, logged
+ * as an error; a sticky one comes back from every later call until the
+ * process ends.
+ *
+ * @param error the cudaError_t
+ */
+SL_API SL_NODISCARD sl_status_t sl_cuda_status(int error, const char *call,
+                                               const char *file, int line);
+
+/** Status of one call, e.g. SL_TRY(status, SL_CUDA(cudaFree(ptr)), out). */
+#define SL_CUDA(call) sl_cuda_status((int)(call), #call, __FILE__, __LINE__)
+
+/** The `ctx` of sl_mem_ops_cuda(). */
+typedef struct sl_mem_cuda sl_mem_cuda_t;
+
+/**
+ * Memory of one CUDA device, with a stream of its own for copies.
+ *
+ * @param device as CUDA numbers them
+ * @param[out] cuda_p the caller destroys it, after the allocators on it
+ * @return SL_OK, SL_ERR_DEVICE, SL_ERR_NO_MEMORY
+ */
+SL_API SL_NODISCARD sl_status_t sl_mem_cuda_create(int device,
+                                                   sl_mem_cuda_t **cuda_p);
+SL_API void sl_mem_cuda_destroy(sl_mem_cuda_t *cuda);
+
+/** Bytes that the device can still give, and has in all, other processes'
+ *  use counted. */
+SL_API SL_NODISCARD sl_status_t sl_mem_cuda_free_bytes(sl_mem_cuda_t *cuda,
+                                                       size_t *free_p,
+                                                       size_t *total_p);
+
+/** Regions by cudaMalloc; copies by the stream, done on return. A region is
+ *  given back when the device has no work left that may use it. `ctx` is the
+ *  sl_mem_cuda_t. */
+SL_API const sl_mem_ops_t *sl_mem_ops_cuda(void);
+
+/** The host pool behind a CUDA device: pinned, so that copies run at full
+ *  speed and kernels can use it in place. `ctx` is the sl_mem_cuda_t. */
+SL_API const sl_mem_ops_t *sl_mem_ops_cuda_host(void);
+
+SL_END_DECLS
+#endif /* SL_MEMORY_CUDA_H */

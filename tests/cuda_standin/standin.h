@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file standin.h
+ * What a test may ask of the stand-in for the CUDA runtime: failures at a
+ * chosen call, calls counted, and what the order checker found.
+ *
+ * The order checker keeps a vector clock for each stream, event and for the
+ * host (all host threads together: their order is the thread checker's
+ * business). Each copy, fill and kernel declares the bytes it reads and
+ * writes; two of them that touch the same bytes, one writing, must be ordered
+ * by a stream, an event or a wait of the host. What is not gets reported, as
+ * does the use of memory that is not allocated.
+ */
+#ifndef SL_TESTS_CUDA_STANDIN_STANDIN_H
+#define SL_TESTS_CUDA_STANDIN_STANDIN_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The entry points: each is counted and can be made to fail. */
+#define SL_STANDIN_ENTRY_MAP(X)                                                \
+    X(cudaRuntimeGetVersion)                                                   \
+    X(cudaDriverGetVersion)                                                    \
+    X(cudaGetDeviceCount)                                                      \
+    X(cudaSetDevice)                                                           \
+    X(cudaGetDevice)                                                           \
+    X(cudaGetDeviceProperties)                                                 \
+    X(cudaDeviceGetAttribute)                                                  \
+    X(cudaDeviceSynchronize)                                                   \
+    X(cudaDeviceCanAccessPeer)                                                 \
+    X(cudaDeviceEnablePeerAccess)                                              \
+    X(cudaMalloc)                                                              \
+    X(cudaFree)                                                                \
+    X(cudaMallocAsync)                                                         \
+    X(cudaFreeAsync)                                                           \
+    X(cudaHostAlloc)                                                           \
+    X(cudaFreeHost)                                                            \
+    X(cudaMemGetInfo)                                                          \
+    X(cudaMemcpy)                                                              \
+    X(cudaMemcpyAsync)                                                         \
+    X(cudaMemcpyPeerAsync)                                                     \
+    X(cudaMemset)                                                              \
+    X(cudaMemsetAsync)                                                         \
+    X(cudaStreamCreateWithFlags)                                               \
+    X(cudaStreamDestroy)                                                       \
+    X(cudaStreamSynchronize)                                                   \
+    X(cudaStreamQuery)                                                         \
+    X(cudaStreamWaitEvent)                                                     \
+    X(cudaLaunchHostFunc)                                                      \
+    X(cudaEventCreateWithFlags)                                                \
+    X(cudaEventDestroy)                                                        \
+    X(cudaEventRecord)                                                         \
+    X(cudaEventQuery)                                                          \
+    X(cudaEventSynchronize)                                                    \
+    X(cudaEventElapsedTime)                                                    \
+    X(cudaLaunchKernelEx)
+
+typedef enum standin_entry {
+#define X(name) STANDIN_##name,
+    SL_STANDIN_ENTRY_MAP(X)
+#undef X
+    STANDIN_N_ENTRIES
+} standin_entry_t;
+
+/** When an injected failure shows. */
+typedef enum standin_failure {
+    STANDIN_FAIL_CALL, /**< the call returns it and does nothing */
+    STANDIN_FAIL_RUN   /**< the call succeeds; the work fails when the device
+                            runs it: an asynchronous, sticky error */
+} standin_failure_t;
+
+/**
+ * Wait for all streams, then forget everything but streams, events and
+ * memory that still live: errors, injected failures, reports, counters and
+ * settings. Gives `SL_STANDIN_FAIL=entry:n:error[:run]` of the environment
+ * force again. Call it between tests.
+ */
+void standin_reset(void);
+
+/** Make the n-th call (from 1, counted from now) of an entry point fail; one
+ *  failure at a time. */
+void standin_fail(standin_entry_t entry, uint64_t n, cudaError_t error,
+                  standin_failure_t failure);
+/** Whether the injected failure has happened. */
+int standin_has_failed(void);
+
+/** Calls of an entry point since the last reset. */
+uint64_t standin_n_calls(standin_entry_t entry);
+const char *standin_entry_name(standin_entry_t entry);
+
+/** Devices that there are (default 2; at most 8), and the memory of each
+ *  (default 3 GiB; at most 8 GiB). */
+void standin_set_devices(int n_devices);
+void standin_set_memory(size_t bytes);
+/** Run the threads of a block, and the blocks, from the last to the first:
+ *  a missing barrier then gives other results. */
+void standin_set_reverse(int is_reverse);
+/** Streams sleep this long before each piece of work. */
+void standin_set_delay_us(unsigned microseconds);
+
+/** Reports since the last reset, and their texts (the first 32 are kept). */
+int standin_n_reports(void);
+const char *standin_report(int i);
+/** Take the reports: a test that expects them. Others print at exit, where
+ *  the process ends with status 99. */
+void standin_clear_reports(void);
+
+/** Live allocations of device and pinned memory, streams and events. */
+int standin_n_live(void);
+size_t standin_device_bytes(int device);
+
+/** Declare bytes that the calling thread's next launch reads or writes. */
+void standin_access(const void *ptr, size_t bytes, int is_write);
+/** Name of that launch in reports; static. */
+void standin_name(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SL_TESTS_CUDA_STANDIN_STANDIN_H */

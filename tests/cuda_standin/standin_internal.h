@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file standin_internal.h
+ * Inside the stand-in. One lock guards all of its state; work of a stream
+ * runs without it.
+ */
+#ifndef SL_TESTS_CUDA_STANDIN_STANDIN_INTERNAL_H
+#define SL_TESTS_CUDA_STANDIN_STANDIN_INTERNAL_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "standin.h"
+
+enum {
+    MAX_DEVICES = 8,
+    N_SLOTS = 128, /* streams that the clocks tell apart */
+    NAME_BYTES = 48
+};
+
+/* ---- vector clocks ---- */
+
+typedef struct vclock {
+    uint64_t at[N_SLOTS];
+} vclock_t;
+
+void vclock_join(vclock_t *clock, const vclock_t *other);
+/* All that has ended as far as the host knows. Guarded by the lock. */
+extern vclock_t standin_host;
+
+/* ---- state ---- */
+
+extern pthread_mutex_t standin_lock;
+/* Something ended. */
+extern pthread_cond_t standin_changed;
+
+void lock(void);
+void unlock(void);
+
+/* Count the call; what it must return at once, or cudaSuccess. When the call
+ * shall fail later, *is_late_p is set (NULL: not asked). */
+cudaError_t standin_enter(standin_entry_t entry, int *is_late_p);
+/* Remember as the thread's last error, unless it is success. */
+cudaError_t standin_give(cudaError_t error);
+
+#define STANDIN_ENTER(entry)                                                   \
+    do {                                                                       \
+        const cudaError_t standin_early =                                      \
+            standin_enter(STANDIN_##entry, NULL);                              \
+                                                                               \
+        if (standin_early != cudaSuccess) {                                    \
+            return standin_give(standin_early);                                \
+        }                                                                      \
+    } while (0)
+
+int standin_device(void); /* of the calling thread */
+int standin_n_devices(void);
+size_t standin_memory(void);
+int standin_is_reverse(void);
+unsigned standin_delay_us(void);
+int standin_is_peer(int device, int peer); /* may use its memory */
+/* A device's sticky error; the lock is held. */
+cudaError_t standin_sticky(int device);
+void standin_raise(int device, cudaError_t error);
+/* The error that late failures raise. */
+cudaError_t standin_late_error(void);
+/* The lock is held. */
+__attribute__((format(printf, 1, 2))) void standin_complain(const char *fmt,
+                                                            ...);
+
+/* ---- memory ---- */
+
+typedef struct access {
+    struct access *next;
+    uintptr_t begin, end;
+    int is_write;
+    int slot;
+    uint64_t stamp;
+    char name[NAME_BYTES];
+} access_t;
+
+typedef struct allocation {
+    struct allocation *next; /* by address */
+    uintptr_t base;
+    size_t bytes; /* as asked */
+    size_t span;  /* whole pages and a guard page */
+    int device;   /* -1: pinned host memory */
+    int is_freed; /* by work that is queued */
+    access_t *accesses;
+} allocation_t;
+
+/* The lock is held by the callers of these. */
+allocation_t *memory_find(const void *ptr);
+int memory_is_device(const void *ptr);
+void memory_free(allocation_t *allocation);
+/* The address that the CPU can use: kernels and copies only. */
+void *memory_alias(const void *ptr);
+int memory_n_live(void);
+
+/* ---- streams ---- */
+
+struct CUstream_st {
+    int slot;
+    int device;
+    int is_blocking; /* ordered with the default stream */
+    int is_closing;
+    pthread_t thread;
+    struct task *head, *tail;
+    uint64_t n_queued;
+    vclock_t clock;
+};
+
+/* Work ended so far by the streams of a slot; only grows. */
+extern uint64_t standin_done[N_SLOTS];
+
+typedef struct task {
+    struct task *next;
+    void (*run)(struct task *task);
+    void (*release)(struct task *task); /* NULL: free() */
+    cudaError_t error;                  /* raised instead of the run */
+    int is_control;                     /* runs also after a sticky error */
+} task_t;
+
+/* The stream itself, or the device's default one, made when first used; NULL:
+ * not a stream. The lock is held. */
+cudaStream_t stream_resolve(cudaStream_t stream);
+/* Start a piece of work: its clock is the stream's after this. */
+void stream_begin(cudaStream_t stream);
+/* Queue it. */
+void stream_queue(cudaStream_t stream, task_t *task);
+/* Wait until all queued so far has ended, and learn it. Lock held. */
+void stream_wait(cudaStream_t stream);
+void streams_wait(int device); /* -1: all */
+int streams_n_live(void);
+
+/* ---- order ---- */
+
+/* One piece of work, begun on the stream, uses bytes. Lock held.
+ * @return 0 when they are not allocated, reported: it must not run */
+int order_use(cudaStream_t stream, const void *ptr, size_t bytes, int is_write,
+              const char *name);
+/* The memory goes away by work of the stream. */
+void order_free(cudaStream_t stream, allocation_t *allocation,
+                const char *name);
+
+/* ---- kernels ---- */
+
+/* One thread of a kernel. */
+typedef void (*thread_fn)(void *data);
+
+/* Run one block on the calling stream's thread.
+ * @return cudaSuccess or cudaErrorLaunchFailure, reported */
+cudaError_t block_run(unsigned n_threads, int is_reverse, const char *name,
+                      thread_fn fn, void *data);
+
+#endif /* SL_TESTS_CUDA_STANDIN_STANDIN_INTERNAL_H */
