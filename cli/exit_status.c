@@ -13,5 +13,8 @@ int sl_exit_status(sl_status_t status)
 
         sl_error("%s", detail[0] == '\0' ? sl_status_text(status) : detail);
     }
-    return 1;
+    return status == SL_ERR_CONFIG || status == SL_ERR_INVALID_ARG ||
+                   status == SL_ERR_UNSUPPORTED
+               ? 2
+               : 1;
 }
