@@ -24,6 +24,7 @@ typedef struct sl_command {
     X(plan, "show how a model is cut into stages, without running it")         \
     X(profile, "measure the layers and keep the result for later plans")       \
     X(layers, "layer and model types that a config may name")                  \
+    X(checkpoint, "list, verify, merge and split checkpoints")                 \
     X(batches, "write the batches that training would see")                    \
     X(speedup, "time the pipeline beside one device")                          \
     X(coordinator, "share devices between jobs (a daemon)")                    \

@@ -51,6 +51,39 @@ out:
     return status;
 }
 
+static sl_status_t read_checkpoint(const sl_yaml_node_t *root,
+                                   sl_config_t *config)
+{
+    const sl_yaml_node_t *node;
+    sl_status_t status;
+
+    SL_TRY(status, sl_yaml_mapping(root, "checkpoint", &node), out);
+    SL_TRY(status, sl_yaml_string(node, "dir", &config->checkpoint_dir), out);
+    SL_TRY(status,
+           sl_yaml_int(node, "every", 0, UINT32_MAX, &config->checkpoint_every),
+           out);
+    SL_TRY(status,
+           sl_yaml_int(node, "keep", 0, 10000, &config->checkpoint_keep), out);
+    SL_TRY(status, sl_yaml_bool(node, "best", &config->checkpoint_best), out);
+    SL_TRY(status,
+           sl_yaml_choice(node, "on_error", SL_CHECKPOINT_FAILURE_CHOICES,
+                          &config->checkpoint_on_error),
+           out);
+    SL_TRY(status, sl_yaml_string(node, "resume", &config->resume), out);
+    SL_TRY(status,
+           sl_yaml_choice(node, "resume_as", SL_RESUME_CHOICES,
+                          &config->resume_as),
+           out);
+    if (config->checkpoint_dir == NULL &&
+        (config->checkpoint_every > 0 || config->checkpoint_best)) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "checkpoint: there is no directory to write to: name it with "
+                "dir, or --checkpoint DIR");
+    }
+out:
+    return status;
+}
+
 static sl_status_t read_job(const sl_yaml_node_t *root, sl_config_t *config)
 {
     const sl_yaml_node_t *job;
@@ -238,6 +271,7 @@ static void set_defaults(sl_config_t *config)
     config->micro_batches = 4;
     config->steps = 100;
     config->seed = 1;
+    config->checkpoint_keep = 3;
     config->device_spec = "cpu:1";
     config->policy = "dp";
     sl_optimizer_params_default(&config->optimizer);
@@ -258,6 +292,7 @@ sl_status_t sl_config_open(const char *path, const char *const *overrides,
     root = sl_yaml_root(config->yaml);
     SL_TRY(status, sl_yaml_string(root, "name", &config->name), out);
     SL_TRY(status, read_train(root, config), out);
+    SL_TRY(status, read_checkpoint(root, config), out);
     SL_TRY(status, read_job(root, config), out);
     SL_TRY(status, read_devices(root, config), out);
     SL_TRY(status, read_partition(root, config), out);

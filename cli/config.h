@@ -23,6 +23,13 @@ typedef enum sl_cost_source {
 } sl_cost_source_t;
 #define SL_COST_CHOICES "auto|analytic|profile"
 
+typedef enum sl_checkpoint_failure {
+    SL_CHECKPOINT_WARN, /**< training goes on */
+    SL_CHECKPOINT_STOP
+} sl_checkpoint_failure_t;
+#define SL_CHECKPOINT_FAILURE_CHOICES "warn|stop"
+#define SL_RESUME_CHOICES "exact|changed|weights" /* sl_resume_kind_t */
+
 typedef struct sl_config {
     sl_yaml_t *yaml;  /**< owned; texts below are borrowed from it */
     const char *name; /**< of the run */
@@ -33,6 +40,13 @@ typedef struct sl_config {
     int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
     int schedule, backward_order, recompute;
     const char *weights; /**< file to start from, or NULL */
+    /* checkpoint */
+    const char *checkpoint_dir; /**< NULL = none are written */
+    int64_t checkpoint_every;   /**< steps; 0 = at the end only */
+    int64_t checkpoint_keep;    /**< 0 = all */
+    int checkpoint_best, checkpoint_on_error;
+    const char *resume; /**< "auto", "latest", a path, or NULL */
+    int resume_as;      /**< sl_resume_kind_t */
     /* job: how others see it while it runs */
     const char *job_name;   /**< NULL = made from `name` */
     int job_class;          /**< sl_job_class_t */

@@ -40,6 +40,17 @@ static const struct {
     {"steps", "N", "train.steps", "Training steps"},
     {"seed", "N", "train.seed", "Seed of weights, dropout and data order"},
     {"weights", "FILE", "train.weights", "Start from this safetensors file"},
+    {"checkpoint", "DIR", "checkpoint.dir",
+     "Write checkpoints to this directory"},
+    {"checkpoint-every", "N", "checkpoint.every",
+     "Steps from one checkpoint to the next (0: only at the end)"},
+    {"checkpoint-keep", "N", "checkpoint.keep",
+     "Newest checkpoints that are kept (3; 0: all)"},
+    {"resume", "FROM", "checkpoint.resume",
+     "Go on from a checkpoint: auto (the newest, when there is one), latest, "
+     "or DIR/step-00000100"},
+    {"resume-as", "KIND", "checkpoint.resume_as",
+     "exact, changed (settings may differ), or weights (a new run)"},
     {"policy", "NAME", "partition.policy", "dp, gpipe or uniform"},
     {"class", "NAME", "job.class",
      "What coordinators owe the job: none, guarantee or opportunistic (none)"},
@@ -60,6 +71,9 @@ static const struct {
     unsigned set;
 } other_options[] = {
     {"metrics", "FILE", "Append one JSON object per step", SL_OPTIONS_OUTPUT},
+    {"checkpoint-best", NULL,
+     "Also write and keep the one with the least validation loss",
+     SL_OPTIONS_OUTPUT},
     {"timeline", "FILE", "Draw the last step as SVG", SL_OPTIONS_OUTPUT},
     {"curve", "FILE", "Draw the loss curve as SVG", SL_OPTIONS_OUTPUT},
     {"save", "FILE", "Write the weights as safetensors at the end",
@@ -109,6 +123,8 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
         options->save = arg;
     } else if (strcmp(name, "memory-trace") == 0) {
         options->memory_trace = arg;
+    } else if (strcmp(name, "checkpoint-best") == 0) {
+        return add_override(state, options, "checkpoint.best", "true");
     } else if (strcmp(name, "quiet") == 0) {
         options->is_quiet = 1;
     } else if (strcmp(name, "json") == 0) {
@@ -122,6 +138,13 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
     return 0;
 }
 
+/* Whether an argument may be any text. */
+static int is_path(const char *arg)
+{
+    return strcmp(arg, "FILE") == 0 || strcmp(arg, "DIR") == 0 ||
+           strcmp(arg, "FROM") == 0;
+}
+
 /* The value is read as YAML: a path is quoted, everything else is one plain
  * word, so that nothing the shell hands over is taken for something else. */
 static error_t add_job_option(struct argp_state *state, sl_options_t *options,
@@ -131,7 +154,7 @@ static error_t add_job_option(struct argp_state *state, sl_options_t *options,
     char quoted[4096];
     size_t n = 0;
 
-    if (strcmp(job_options[i].arg, "FILE") != 0) {
+    if (!is_path(job_options[i].arg)) {
         if (arg[0] == '\0' || strpbrk(arg, " \t\n#,[]{}\"'&*!|>%@`") != NULL) {
             argp_error(state, "--%s '%s' is not %s", job_options[i].name, arg,
                        job_options[i].arg);

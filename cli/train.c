@@ -14,6 +14,7 @@
 #include "cli/job.h"
 #include "cli/memory_trace.h"
 #include "cli/options.h"
+#include "cli/train_checkpoint.h"
 #include "cli/train_control.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
@@ -60,12 +61,14 @@ typedef struct sl_train {
     sl_metrics_t *metrics;           /**< NULL without --metrics */
     sl_control_t *control;           /**< NULL when there is none */
     sl_memory_trace_t *memory_trace; /**< NULL without --memory-trace */
+    sl_train_checkpoint_t *checkpoint;
     const char *unit;
     double units_per_row;
     double *losses; /**< per step; owned */
     size_t n_losses;
     double last_loss;
-    size_t *first_limits; /**< of memory, one a device; owned */
+    double validation_loss; /**< of the latest step; NaN = not evaluated */
+    size_t *first_limits;   /**< of memory, one a device; owned */
 } sl_train_t;
 
 static void find_unit(sl_train_t *train)
@@ -93,6 +96,7 @@ static sl_status_t open_outputs(sl_train_t *train)
     }
     if (!train->options->is_quiet) {
         sl_progress_params_default(&params);
+        params.first_step = sl_engine_n_steps(train->job.engine);
         params.n_steps = (uint32_t)train->job.config.steps;
         params.unit = train->unit;
         SL_TRY(status, sl_progress_create(&params, &train->progress), out);
@@ -110,6 +114,8 @@ static sl_status_t open_loader(sl_train_t *train)
                                        .batch_rows = train->job.config.batch,
                                        .shuffle = 1,
                                        .seed = (uint64_t)train->job.config.seed,
+                                       .first_step =
+                                           sl_engine_n_steps(train->job.engine),
                                        .n_ahead = 2};
 
     return sl_loader_create(train->job.dataset, &params, &train->loader);
@@ -183,6 +189,7 @@ static sl_status_t evaluate(sl_train_t *train, uint32_t step)
            sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
            out);
     if (sums.n_valid > 0.0) {
+        train->validation_loss = sums.loss_sum / sums.n_valid;
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
                      step, sums.loss_sum / sums.n_valid,
@@ -261,6 +268,7 @@ static sl_status_t train_step(sl_train_t *train)
     SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
     n_units = (double)batch.rows * train->units_per_row;
     train->last_loss = report.loss;
+    train->validation_loss = (double)NAN;
     train->losses[train->n_losses++] = report.loss;
     tell_progress(train, &report, n_units);
     tell_metrics(train, &report, n_units);
@@ -268,8 +276,10 @@ static sl_status_t train_step(sl_train_t *train)
         atomic_store(&is_interrupted, 1); /* told to stop */
     }
     if (every > 0 && (report.step + 1) % every == 0) {
-        status = evaluate(train, report.step + 1);
+        SL_TRY(status, evaluate(train, report.step + 1), out);
     }
+    status = sl_train_checkpoint_step(train->checkpoint, train->last_loss,
+                                      train->validation_loss);
 out:
     return status;
 }
@@ -281,6 +291,7 @@ static sl_status_t write_timeline(const sl_train_t *train)
     const char **names;
     sl_timeline_t timeline;
     sl_status_t status;
+    sl_cell_t cell;
     int k;
 
     memset(&timeline, 0, sizeof(timeline));
@@ -288,8 +299,8 @@ static sl_status_t write_timeline(const sl_train_t *train)
     if (names == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a timeline");
     }
-    for (k = 0; k < job->n_stages; k++) {
-        names[k] = sl_engine_stage_device(job->engine, k)->name;
+    for (k = 0; sl_engine_cell(job->engine, k, &cell); k++) {
+        names[k] = cell.device->name;
     }
     timeline.n_events = sl_engine_trace(job->engine, &timeline.events);
     timeline.n_stages = job->n_stages;
@@ -332,6 +343,8 @@ static sl_status_t finish(sl_train_t *train)
 
     sl_progress_destroy(train->progress);
     train->progress = NULL;
+    SL_KEEP(status, sl_train_checkpoint_end(train->checkpoint, train->last_loss,
+                                            train->validation_loss));
     if (options->save != NULL) {
         SL_KEEP(status,
                 sl_engine_weights_save(train->job.engine, options->save));
@@ -362,6 +375,7 @@ static void close_all(sl_train_t *train)
         (void)!sl_metrics_close(train->metrics);
     }
     sl_control_close(train->control);
+    sl_train_checkpoint_close(train->checkpoint);
     sl_loader_destroy(train->loader);
     (void)!sl_memory_trace_close(train->memory_trace);
     free(train->losses);
@@ -373,7 +387,6 @@ static void close_all(sl_train_t *train)
 static sl_status_t run(sl_train_t *train)
 {
     sl_status_t status;
-    int64_t i;
 
     find_unit(train);
     catch_interrupts();
@@ -393,10 +406,14 @@ static sl_status_t run(sl_train_t *train)
                out);
     }
     SL_TRY(status, sl_job_start(&train->job), out);
+    SL_TRY(status,
+           sl_train_checkpoint_open(&train->job, &train->checkpoint,
+                                    &train->last_loss),
+           out);
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
-    for (i = 0; i < train->job.config.steps && !atomic_load(&is_interrupted);
-         i++) {
+    while (sl_engine_n_steps(train->job.engine) < train->job.config.steps &&
+           !atomic_load(&is_interrupted)) {
         SL_TRY(status, train_step(train), out);
     }
     status = finish(train);
@@ -412,7 +429,7 @@ int sl_command_train(int argc, char **argv)
 
     memset(&train, 0, sizeof(train));
     train.options = &options;
-    train.last_loss = NAN;
+    train.last_loss = train.validation_loss = (double)NAN;
     SL_TRY(status,
            sl_options_parse("train",
                             "Train a model as CONFIG says. The last line is "

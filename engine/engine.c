@@ -12,6 +12,8 @@ void sl_engine_params_default(sl_engine_params_t *params)
     params->n_micro_batches = 1;
     params->batch_rows = 1;
     params->check_finite = 1;
+    params->n_replicas = 1;
+    params->bucket_bytes = 4 << 20;
     sl_optimizer_params_default(&params->optimizer);
 }
 
@@ -322,12 +324,28 @@ uint32_t sl_engine_n_steps(const sl_engine_t *engine)
     return engine->n_steps;
 }
 
+void sl_engine_set_n_steps(sl_engine_t *engine, uint32_t n)
+{
+    engine->n_steps = n;
+}
+
 int sl_engine_n_stages(const sl_engine_t *engine)
 {
     return engine->n_stages;
 }
 
-const sl_device_t *sl_engine_stage_device(const sl_engine_t *engine, int stage)
+int sl_engine_n_replicas(const sl_engine_t *engine)
 {
-    return engine->stages[stage].device;
+    return engine->params.n_replicas;
+}
+
+int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p)
+{
+    if (i < 0 || i >= engine->n_stages) {
+        return 0;
+    }
+    cell_p->replica = 0;
+    cell_p->stage = i;
+    cell_p->device = engine->stages[i].device;
+    return 1;
 }

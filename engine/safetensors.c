@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "safetensors data is little-endian, and is read without swapping"
@@ -396,17 +397,32 @@ out:
 
 sl_status_t sl_safetensors_open(const char *path, sl_safetensors_t **file_p)
 {
+    /* not to wait when the path is a pipe */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    sl_status_t status;
+
+    if (fd < 0) {
+        SL_FAIL(status, SL_ERR_IO, out, "%s: %s", path, strerror(errno));
+    }
+    status = sl_safetensors_open_fd(fd, path, file_p);
+out:
+    return status;
+}
+
+sl_status_t sl_safetensors_open_fd(int take_fd, const char *path,
+                                   sl_safetensors_t **file_p)
+{
     sl_safetensors_t *file = calloc(1, sizeof(*file));
     struct stat info;
     sl_status_t status;
 
     if (file == NULL || (file->path = strdup(path)) == NULL) {
         free(file);
+        (void)close(take_fd);
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "%s: no host memory", path);
     }
-    /* not to wait when the path is a pipe */
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0 || fstat(file->fd, &info) != 0) {
+    file->fd = take_fd;
+    if (fstat(file->fd, &info) != 0) {
         SL_FAIL(status, SL_ERR_IO, err_close, "%s: %s", path, strerror(errno));
     }
     if (!S_ISREG(info.st_mode)) {
@@ -455,6 +471,13 @@ const sl_safetensors_entry_t *sl_safetensors_find(const sl_safetensors_t *file,
                                     sizeof(*file->tensors), compare_name);
 
     return found == NULL ? NULL : &found->entry;
+}
+
+const char *sl_safetensors_metadata(const sl_safetensors_t *file,
+                                    const char *key)
+{
+    return json_string_value(
+        json_object_get(json_object_get(file->header, metadata_key), key));
 }
 
 static float float_of_bits(uint32_t bits)
@@ -541,7 +564,18 @@ struct sl_safetensors_writer {
     char *path;
     size_t n, n_done;
     uint64_t *n_bytes; /* per tensor */
+    uint64_t file_bytes;
+    sl_hash_stream_t *hash; /* of the file so far */
 };
+
+/* An error stays in the stream, and is reported at the end at the latest. */
+static size_t put(sl_safetensors_writer_t *writer, const void *data,
+                  size_t n_bytes)
+{
+    writer->file_bytes += n_bytes;
+    sl_hash_stream_add(writer->hash, data, n_bytes);
+    return fwrite(data, 1, n_bytes, sl_file_stream(writer->file));
+}
 
 static sl_status_t describe(json_t *header, const sl_safetensors_entry_t *entry,
                             uint64_t *begin, uint64_t *n_bytes_p)
@@ -601,7 +635,7 @@ static sl_status_t write_header(sl_safetensors_writer_t *writer,
                                 const json_t *header)
 {
     char *text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    FILE *stream = sl_file_stream(writer->file);
+    const char blanks[] = "        ";
     sl_status_t status = SL_OK;
     uint64_t n_bytes, n_padded;
 
@@ -616,10 +650,9 @@ static sl_status_t write_header(sl_safetensors_writer_t *writer,
                 "%s: a header of %llu bytes is more than the %d allowed",
                 writer->path, (unsigned long long)n_padded, MAX_HEADER_BYTES);
     }
-    /* a write error stays in the stream and is reported at the end */
-    (void)fwrite(&n_padded, LENGTH_BYTES, 1, stream);
-    (void)fwrite(text, 1, (size_t)n_bytes, stream);
-    (void)fprintf(stream, "%*s", (int)(n_padded - n_bytes), "");
+    (void)put(writer, &n_padded, LENGTH_BYTES);
+    (void)put(writer, text, (size_t)n_bytes);
+    (void)put(writer, blanks, (size_t)(n_padded - n_bytes));
 out_free:
     free(text);
 out:
@@ -629,6 +662,15 @@ out:
 sl_status_t sl_safetensors_begin(const char *path,
                                  const sl_safetensors_entry_t *entries,
                                  size_t n, sl_safetensors_writer_t **writer_p)
+{
+    return sl_safetensors_begin_with(path, entries, n, NULL, NULL, writer_p);
+}
+
+sl_status_t sl_safetensors_begin_with(const char *path,
+                                      const sl_safetensors_entry_t *entries,
+                                      size_t n, const char *key,
+                                      const char *value,
+                                      sl_safetensors_writer_t **writer_p)
 {
     sl_safetensors_writer_t *writer = calloc(1, sizeof(*writer));
     /* "pt" is what loaders of PyTorch weights ask for */
@@ -644,6 +686,15 @@ sl_status_t sl_safetensors_begin(const char *path,
                 "%s: no host memory for %zu tensors", path, n);
     }
     writer->n = n;
+    SL_TRY(status, sl_hash_stream_create(&writer->hash), err_abort);
+    if (key != NULL &&
+        json_object_set_new(json_object_get(header, metadata_key), key,
+                            json_string(value)) != 0) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, err_abort,
+                "%s: the metadata '%.200s' is not UTF-8, or there is no host "
+                "memory",
+                path, key);
+    }
     for (i = 0; i < n; i++) {
         SL_TRY(status,
                describe(header, &entries[i], &begin, &writer->n_bytes[i]),
@@ -673,8 +724,7 @@ sl_status_t sl_safetensors_append(sl_safetensors_writer_t *writer,
                 writer->n);
     }
     n_bytes = (size_t)writer->n_bytes[writer->n_done];
-    if (n_bytes > 0 &&
-        fwrite(values, 1, n_bytes, sl_file_stream(writer->file)) != n_bytes) {
+    if (n_bytes > 0 && put(writer, values, n_bytes) != n_bytes) {
         SL_FAIL(status, SL_ERR_IO, out, "%s: writing tensor %zu of %zu: %s",
                 writer->path, writer->n_done + 1, writer->n, strerror(errno));
     }
@@ -685,6 +735,7 @@ out:
 
 static void writer_free(sl_safetensors_writer_t *writer)
 {
+    sl_hash_stream_destroy(writer->hash);
     free(writer->n_bytes);
     free(writer->path);
     free(writer);
@@ -692,14 +743,28 @@ static void writer_free(sl_safetensors_writer_t *writer)
 
 sl_status_t sl_safetensors_end(sl_safetensors_writer_t *writer)
 {
+    uint64_t n_bytes, hash;
+
+    return sl_safetensors_finish(writer, &n_bytes, &hash);
+}
+
+sl_status_t sl_safetensors_finish(sl_safetensors_writer_t *writer,
+                                  uint64_t *n_bytes_p, uint64_t *hash_p)
+{
     sl_status_t status;
+    uint64_t hash;
 
     if (writer->n_done != writer->n) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, err_abort,
                 "%s: %zu of %zu tensors were written", writer->path,
                 writer->n_done, writer->n);
     }
+    hash = sl_hash_stream_value(writer->hash);
     status = sl_file_end(writer->file);
+    if (status >= 0) {
+        *n_bytes_p = writer->file_bytes;
+        *hash_p = hash;
+    }
     writer_free(writer);
     return status;
 

@@ -48,6 +48,10 @@ typedef struct sl_safetensors sl_safetensors_t; /* opaque */
  */
 SL_API SL_NODISCARD sl_status_t sl_safetensors_open(const char *path,
                                                     sl_safetensors_t **file_p);
+/** The same for an open file; `path` is for messages. The descriptor is taken
+ *  also on failure. */
+SL_API SL_NODISCARD sl_status_t sl_safetensors_open_fd(
+    int take_fd, const char *path, sl_safetensors_t **file_p);
 /** NULL is allowed. */
 SL_API void sl_safetensors_close(sl_safetensors_t *file);
 
@@ -58,6 +62,10 @@ sl_safetensors_at(const sl_safetensors_t *file, size_t i);
 /** The tensor with this name, borrowed from the file, or NULL. */
 SL_API const sl_safetensors_entry_t *
 sl_safetensors_find(const sl_safetensors_t *file, const char *name);
+
+/** A text of the file's `__metadata__`, borrowed from the file, or NULL. */
+SL_API const char *sl_safetensors_metadata(const sl_safetensors_t *file,
+                                           const char *key);
 
 /**
  * Read a tensor as float.
@@ -85,6 +93,10 @@ typedef struct sl_safetensors_writer sl_safetensors_writer_t; /* opaque */
 SL_API SL_NODISCARD sl_status_t
 sl_safetensors_begin(const char *path, const sl_safetensors_entry_t *entries,
                      size_t n, sl_safetensors_writer_t **writer_p);
+/** The same with one more text in the file's `__metadata__`. */
+SL_API SL_NODISCARD sl_status_t sl_safetensors_begin_with(
+    const char *path, const sl_safetensors_entry_t *entries, size_t n,
+    const char *key, const char *value, sl_safetensors_writer_t **writer_p);
 /** The data of the next tensor, in the order of `entries`. */
 SL_API SL_NODISCARD sl_status_t
 sl_safetensors_append(sl_safetensors_writer_t *writer, const float *values);
@@ -92,6 +104,9 @@ sl_safetensors_append(sl_safetensors_writer_t *writer, const float *values);
  *  when tensors are missing. */
 SL_API SL_NODISCARD sl_status_t
 sl_safetensors_end(sl_safetensors_writer_t *writer);
+/** The same, and the file's size and XXH3 hash. */
+SL_API SL_NODISCARD sl_status_t sl_safetensors_finish(
+    sl_safetensors_writer_t *writer, uint64_t *n_bytes_p, uint64_t *hash_p);
 /** Drop what was written. NULL is allowed. */
 SL_API void sl_safetensors_abort(sl_safetensors_writer_t *writer);
 

@@ -133,6 +133,65 @@ out:
     return status;
 }
 
+static sl_status_t find_moment(const sl_engine_t *engine, int layer, int param,
+                               int moment, sl_stage_t **stage_p,
+                               sl_stage_param_t **param_p)
+{
+    sl_status_t status;
+
+    SL_TRY(status, find(engine, layer, param, stage_p, param_p), out);
+    if (moment < 0 || moment > 1 || (*param_p)->moments[moment] == NULL) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "layer %s: %s has no moment %d",
+                engine->params.model->layers[layer]->name,
+                (*param_p)->desc->name, moment);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_engine_moment_get(sl_engine_t *engine, int layer, int param,
+                                 int moment, float *plain)
+{
+    sl_stage_t *stage = NULL;
+    sl_stage_param_t *found = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, find_moment(engine, layer, param, moment, &stage, &found),
+           out);
+    status = read_block(stage, found, found->moments[moment], plain);
+out:
+    return status;
+}
+
+sl_status_t sl_engine_moment_set(sl_engine_t *engine, int layer, int param,
+                                 int moment, const float *plain)
+{
+    sl_stage_t *stage = NULL;
+    sl_stage_param_t *found = NULL;
+    void *storage = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, find_moment(engine, layer, param, moment, &stage, &found),
+           out);
+    storage = calloc(1, found->desc->storage_bytes + 1);
+    if (storage == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "layer %s: no host memory for the %zu bytes of %s",
+                engine->params.model->layers[layer]->name,
+                found->desc->storage_bytes, found->desc->name);
+    }
+    SL_TRY(status,
+           sl_layer_param_pack(engine->params.model->layers[layer],
+                               stage->device->kind, param, plain, storage),
+           out);
+    status = sl_device_copy_wait(stage->device, found->moments[moment]->ptr,
+                                 storage, found->desc->storage_bytes);
+out:
+    free(storage);
+    return status;
+}
+
 static sl_status_t hash_param(const sl_stage_t *stage,
                               const sl_stage_param_t *param, uint64_t *hash_p)
 {

@@ -112,6 +112,12 @@ typedef struct sl_loader_params {
     int n_ahead;         /**< batches made ahead, at most 1024 (0 = 2) */
 } sl_loader_params_t;
 
+/** Where in the order of the train split a step begins: which epoch, and how
+ *  many of its samples came before. */
+SL_API void sl_data_position(int64_t n_samples, int64_t batch_rows,
+                             uint64_t step, uint64_t *epoch_p,
+                             uint64_t *sample_p);
+
 /** @param[in] dataset borrowed; must outlive the loader
  *  @return SL_OK, SL_ERR_INVALID_ARG, SL_ERR_CONFIG (the split is empty),
  *          SL_ERR_NO_MEMORY */

@@ -55,12 +55,6 @@ struct sl_loader {
     uint64_t n_taken; /* of the reader alone */
 };
 
-/** Batches of an epoch; 0 when the split is smaller than one and wraps. */
-static uint64_t epoch_batches(const sl_loader_t *loader)
-{
-    return (uint64_t)(loader->n_samples / loader->params.batch_rows);
-}
-
 /** Make `order` the permutation of an epoch (Fisher-Yates). */
 static void order_draw(sl_loader_t *loader, uint64_t epoch)
 {
@@ -86,21 +80,37 @@ static void order_draw(sl_loader_t *loader, uint64_t epoch)
     loader->order_epoch = epoch;
 }
 
+/** Epoch and place in it of a row of a training step. An epoch is whole
+ *  batches, unless the split is smaller than one and wraps. */
+static void row_position(uint64_t n, uint64_t rows, uint64_t step, uint64_t row,
+                         uint64_t *epoch_p, uint64_t *position_p)
+{
+    const uint64_t n_batches = n / rows;
+
+    if (n_batches == 0) {
+        *epoch_p = (step * rows + row) / n;
+        *position_p = (step * rows + row) % n;
+    } else {
+        *epoch_p = step / n_batches;
+        *position_p = step % n_batches * rows + row;
+    }
+}
+
+void sl_data_position(int64_t n_samples, int64_t batch_rows, uint64_t step,
+                      uint64_t *epoch_p, uint64_t *sample_p)
+{
+    row_position((uint64_t)n_samples, (uint64_t)batch_rows, step, 0, epoch_p,
+                 sample_p);
+}
+
 /** The sample of a row of a training step. */
 static int64_t train_index(sl_loader_t *loader, uint64_t step, uint64_t row)
 {
-    const uint64_t rows = (uint64_t)loader->params.batch_rows;
-    const uint64_t n = (uint64_t)loader->n_samples;
-    const uint64_t n_batches = epoch_batches(loader);
     uint64_t epoch, position;
 
-    if (n_batches == 0) {
-        epoch = (step * rows + row) / n;
-        position = (step * rows + row) % n;
-    } else {
-        epoch = step / n_batches;
-        position = step % n_batches * rows + row;
-    }
+    row_position((uint64_t)loader->n_samples,
+                 (uint64_t)loader->params.batch_rows, step, row, &epoch,
+                 &position);
     order_draw(loader, epoch);
     return loader->order != NULL ? (int64_t)loader->order[position]
                                  : (int64_t)position;

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file train_checkpoint.h
+ * When a training run saves its state, and where it goes on from.
+ */
+#ifndef SL_CLI_TRAIN_CHECKPOINT_H
+#define SL_CLI_TRAIN_CHECKPOINT_H
+
+#include "cli/job.h"
+
+typedef struct sl_train_checkpoint sl_train_checkpoint_t; /* opaque */
+
+/**
+ * With the job's engine made: load the checkpoint that the config names, open
+ * the directory to save to. Afterwards sl_engine_n_steps() is the first step.
+ *
+ * @param[out] checkpoint_p also on failure: sl_train_checkpoint_close() it
+ * @param[out] loss_p       of the step before; NaN = none
+ */
+SL_NODISCARD sl_status_t sl_train_checkpoint_open(
+    const sl_job_t *job, sl_train_checkpoint_t **checkpoint_p, double *loss_p);
+/** After each step: tell how the last save went, save when it is due.
+ *  @param[in] validation_loss  of this step; NaN = none */
+SL_NODISCARD sl_status_t sl_train_checkpoint_step(
+    sl_train_checkpoint_t *checkpoint, double loss, double validation_loss);
+/** Before the run ends, for whatever reason (the last step, a signal, an
+ *  order to stop): save what is not saved yet, and wait until it is. */
+SL_NODISCARD sl_status_t sl_train_checkpoint_end(
+    sl_train_checkpoint_t *checkpoint, double loss, double validation_loss);
+/** NULL is allowed. */
+void sl_train_checkpoint_close(sl_train_checkpoint_t *checkpoint);
+
+#endif /* SL_CLI_TRAIN_CHECKPOINT_H */
