@@ -91,6 +91,21 @@ train: {batch: 4, micro_batches: 2, steps: 3}
 devices: {threads: 1}
 YAML
 
+# until_true COMMAND...: within 20 seconds, else the test ends here
+until_true() {
+    n=0
+    until "$@" >/dev/null 2>&1; do
+        n=$((n + 1))
+        if [ $n -ge 200 ]; then
+            bad "never: $*"
+            kill -KILL $launch
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+n_signals_is() { [ "$(wc -l 2>/dev/null <signals)" = "$1" ]; }
+
 # launches STATUS SCRIPT ARGUMENT...: with the stand-in doing SCRIPT's lines
 launches() {
     want=$1
@@ -136,7 +151,7 @@ refuses() { # STATUS TEXT ARGUMENT...
         bad "launch $*: exit status $status, not $want with '$text'"
     fi
 }
-keep='--set checkpoint.directory=checkpoints'
+keep='--set checkpoint.dir=checkpoints'
 
 # ---- the command line ----
 SLUICE_FLAVOUR='a b' "$sluice" launch --dry-run --hosts a,b:2 -- \
@@ -230,7 +245,7 @@ says 'from s3'
 mkdir old
 echo s9 >old/latest
 launches 0 'exit 1; exit 0' --ranks 2 --restarts 1 -- train gpt.yaml \
-    --set checkpoint.directory=old
+    --set checkpoint.dir=old
 run_lacks 2 resume
 says 'from where it began'
 # ever longer pauses
@@ -305,10 +320,10 @@ signalled() {
     : >runs
     "$sluice" launch --back-off 0.01 "$@" >out 2>err &
     launch=$!
-    n=0
+    n_sent=0
     for number in $numbers; do
-        n=$((n + 1))
-        until [ "$(wc -l 2>/dev/null <signals)" = $n ]; do sleep 0.05; done
+        n_sent=$((n_sent + 1))
+        until_true n_signals_is $n_sent
         kill -s "$number" $launch
     done
     wait $launch
@@ -334,7 +349,7 @@ rm -f runs
 "$sluice" launch --back-off 60 --restarts 1 --ranks 2 -- train gpt.yaml \
     >out 2>err &
 launch=$!
-until grep -q 'restart in 60 s' err; do sleep 0.1; done
+until_true grep -q 'restart in 60 s' err
 kill -TERM $launch
 wait $launch
 status=$?
@@ -344,7 +359,7 @@ n_runs 1
 "$sluice" launch --restarts 3 -- train gpt.yaml --steps 1000000 --quiet \
     --metrics launched.jsonl >out 2>err &
 launch=$!
-until [ -s launched.jsonl ]; do sleep 0.1; done
+until_true test -s launched.jsonl
 kill -TERM $launch
 wait $launch
 status=$?
@@ -356,15 +371,11 @@ rm -f launched.jsonl
 "$sluice" launch -- train gpt.yaml --steps 1000000 --quiet --metrics launched.jsonl \
     >out 2>err &
 launch=$!
-until [ -s launched.jsonl ]; do sleep 0.1; done
+until_true test -s launched.jsonl
 kill -KILL $launch
 wait $launch 2>/dev/null
-n=0
-while pgrep -f -e "--metrics launched.jsonl" >/dev/null && [ $n -lt 100 ]; do
-    n=$((n + 1))
-    sleep 0.1
-done
-if [ $n -lt 100 ]; then ok; else bad 'the job outlives its launcher'; fi
+is_gone() { ! pgrep -f -e '--metrics launched.jsonl'; }
+until_true is_gone # the job does not outlive its launcher
 
 echo "$n_passed passed, $n_failed failed"
 [ $n_failed -eq 0 ]
