@@ -2,8 +2,6 @@
 /* `sluice train`: the main job. */
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +14,7 @@
 #include "cli/options.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_control.h"
+#include "cli/train_signals.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
 #include "engine/report/progress.h"
@@ -24,33 +23,6 @@
 enum {
     EXIT_INTERRUPTED = 130
 };
-
-/* Set in a signal handler, read by several threads. */
-static atomic_int is_interrupted;
-
-static void on_interrupt(int signal_number)
-{
-    (void)signal_number;
-    atomic_store(&is_interrupted, 1);
-}
-
-static int ask_interrupted(void *ctx)
-{
-    (void)ctx;
-    return atomic_load(&is_interrupted);
-}
-
-/* The first Ctrl-C ends the run after the step, a second one at once. */
-static void catch_interrupts(void)
-{
-    struct sigaction action;
-
-    memset(&action, 0, sizeof(action));
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)SA_RESETHAND;
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
-}
 
 /* Where a run's results go. */
 typedef struct sl_train {
@@ -273,7 +245,7 @@ static sl_status_t train_step(sl_train_t *train)
     tell_progress(train, &report, n_units);
     tell_metrics(train, &report, n_units);
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
-        atomic_store(&is_interrupted, 1); /* told to stop */
+        sl_train_signals_stop(); /* told to stop */
     }
     if (every > 0 && (report.step + 1) % every == 0) {
         SL_TRY(status, evaluate(train, report.step + 1), out);
@@ -389,14 +361,14 @@ static sl_status_t run(sl_train_t *train)
     sl_status_t status;
 
     find_unit(train);
-    catch_interrupts();
+    sl_train_signals_catch();
     SL_TRY(status, remember_limits(train), out);
     SL_TRY(status,
-           sl_train_control_open(&train->job, train->unit, ask_interrupted,
-                                 &train->control),
+           sl_train_control_open(&train->job, train->unit,
+                                 sl_train_signals_is_stop, &train->control),
            out);
     if (sl_control_admit(train->control)) {
-        atomic_store(&is_interrupted, 1); /* ended before it began */
+        sl_train_signals_stop(); /* ended before it began */
         goto out;
     }
     if (train->options->memory_trace != NULL) {
@@ -413,7 +385,7 @@ static sl_status_t run(sl_train_t *train)
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
     while (sl_engine_n_steps(train->job.engine) < train->job.config.steps &&
-           !atomic_load(&is_interrupted)) {
+           !sl_train_signals_is_stop(NULL)) {
         SL_TRY(status, train_step(train), out);
     }
     status = finish(train);
@@ -448,5 +420,5 @@ out:
     if (status < 0) {
         return sl_exit_status(status);
     }
-    return atomic_load(&is_interrupted) ? EXIT_INTERRUPTED : 0;
+    return sl_train_signals_is_stop(NULL) ? EXIT_INTERRUPTED : 0;
 }
