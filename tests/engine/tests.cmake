@@ -12,3 +12,9 @@ sl_test(engine engine LINK engine_fixture)
 sl_test(engine memory_plan LINK engine_fixture TIMEOUT 300)
 sl_test(engine limits LINK engine_fixture)
 sl_test(engine oom WRAP_ALLOC LINK engine_fixture)
+
+add_library(world_bed STATIC engine/world_bed.c)
+set_target_properties(world_bed PROPERTIES C_EXTENSIONS OFF)
+target_link_libraries(world_bed PUBLIC sl_engine
+    PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+sl_test(engine world LINK world_bed TIMEOUT 600)
