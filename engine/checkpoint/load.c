@@ -60,15 +60,45 @@ out:
     return status;
 }
 
+/* The order of the data is arithmetic on the step: that of the program that
+ * wrote it must be this one's. */
+static sl_status_t check_position(const sl_checkpoint_run_t *run,
+                                  const sl_source_t *source)
+{
+    const sl_manifest_t *m = &source->manifest;
+    uint64_t epoch = 0, sample = 0;
+    sl_status_t status;
+
+    if (run->n_samples <= 0) {
+        return SL_OK;
+    }
+    sl_data_position(run->n_samples, run->engine->params.batch_rows, m->step,
+                     &epoch, &sample);
+    if (epoch != m->epoch || sample != m->sample) {
+        SL_REFUSE(status, SL_ERR_CONFIG, out,
+                  "%s: the data go on at epoch %llu, sample %llu there, and at "
+                  "epoch %llu, sample %llu here",
+                  source->what, (unsigned long long)m->epoch,
+                  (unsigned long long)m->sample, (unsigned long long)epoch,
+                  (unsigned long long)sample);
+    }
+    return SL_OK;
+out:
+    return status;
+}
+
 /* Nothing is changed before all of it was found good. */
-static sl_status_t check(sl_source_t *source, const sl_run_description_t *d,
-                         sl_resume_kind_t kind)
+static sl_status_t check(const sl_checkpoint_run_t *run, sl_source_t *source,
+                         const sl_run_description_t *d, sl_resume_kind_t kind)
 {
     sl_status_t status;
     size_t t;
 
     SL_TRY(status, sl_run_compare(source->what, d, &source->manifest, kind),
            out);
+    if (kind == SL_RESUME_EXACT) {
+        SL_TRY(status, check_position(run, source), out);
+    }
     SL_TRY(status, sl_source_verify(source), out);
     for (t = 0; t < d->n_tensors; t++) {
         if (is_wanted(&d->tensors[t], kind)) {
@@ -266,7 +296,7 @@ static sl_status_t try_one(const sl_checkpoint_run_t *run,
     sl_status_t status = sl_source_open(store, name, &source);
 
     if (status >= 0) {
-        status = check(&source, d, kind);
+        status = check(run, &source, d, kind);
     }
     SL_TRY(status, sl_ranks_agree(run->world, status, name), out);
     status =

@@ -2,138 +2,11 @@
 /* A manifest from text that may be anything: every member is checked for its
  * kind, size and range, and all together against the checksum. */
 #include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "engine/checkpoint/checkpoint_internal.h"
-
-/* An object, and how messages call its file. */
-typedef struct sl_object {
-    const char *what;
-    const json_t *json;
-} sl_object_t;
-
-static sl_status_t get_u64(sl_object_t from, const char *key, uint64_t max,
-                           uint64_t *value_p)
-{
-    const json_t *value = json_object_get(from.json, key);
-    sl_status_t status;
-
-    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-        (uint64_t)json_integer_value(value) > max) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                  "%s: %s is not a whole number from 0 to %" PRIu64, from.what,
-                  key, max);
-    }
-    *value_p = (uint64_t)json_integer_value(value);
-    return SL_OK;
-out:
-    return status;
-}
-
-/* NULL in JSON is NaN. */
-static sl_status_t get_number(sl_object_t from, const char *key,
-                              double *value_p)
-{
-    const json_t *value = json_object_get(from.json, key);
-    sl_status_t status;
-
-    if (!json_is_number(value) && !json_is_null(value)) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                  "%s: %s is neither a number nor null", from.what, key);
-    }
-    *value_p = json_is_null(value) ? (double)NAN : json_number_value(value);
-    return SL_OK;
-out:
-    return status;
-}
-
-/* Texts are printed and compared: printable, of bounded length, no NUL. */
-static sl_status_t check_text(const char *what, const char *key,
-                              const json_t *value, size_t room,
-                              const char **text_p)
-{
-    const char *text = json_string_value(value);
-    sl_status_t status;
-    size_t i;
-
-    if (text == NULL || text[0] == '\0' || strlen(text) >= room ||
-        strlen(text) != json_string_length(value)) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                  "%s: %s is not a text of 1 to %zu bytes", what, key,
-                  room - 1);
-    }
-    for (i = 0; text[i] != '\0'; i++) {
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
-            SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                      "%s: %s has a control character", what, key);
-        }
-    }
-    *text_p = text;
-    return SL_OK;
-out:
-    return status;
-}
-
-static sl_status_t get_text(sl_object_t from, const char *key, size_t room,
-                            const char **text_p)
-{
-    return check_text(from.what, key, json_object_get(from.json, key), room,
-                      text_p);
-}
-
-static sl_status_t get_hash(sl_object_t from, const char *key,
-                            uint64_t *value_p)
-{
-    const char *text = NULL;
-    sl_status_t status;
-
-    SL_TRY(status, get_text(from, key, 17, &text), out);
-    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                  "%s: %s is not 16 digits from 0 to f", from.what, key);
-    }
-    *value_p = strtoull(text, NULL, 16);
-out:
-    return status;
-}
-
-static sl_status_t get_array(sl_object_t from, const char *key, size_t max,
-                             json_t **array_p)
-{
-    json_t *array = json_object_get(from.json, key);
-    sl_status_t status;
-
-    if (!json_is_array(array) || json_array_size(array) > max) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out,
-                  "%s: %s is not a list of at most %zu", from.what, key, max);
-    }
-    *array_p = array;
-    return SL_OK;
-out:
-    return status;
-}
-
-static sl_status_t get_object(sl_object_t from, const char *key,
-                              sl_object_t *object_p)
-{
-    const json_t *object = json_object_get(from.json, key);
-    sl_status_t status;
-
-    if (!json_is_object(object)) {
-        SL_REFUSE(status, SL_ERR_CORRUPT, out, "%s: %s is not an object",
-                  from.what, key);
-    }
-    object_p->what = from.what;
-    object_p->json = object;
-    return SL_OK;
-out:
-    return status;
-}
+#include "engine/checkpoint/manifest_fields.h"
 
 static sl_status_t make_array(const char *what, size_t n, size_t each,
                               void **array_p)
@@ -159,11 +32,13 @@ static sl_status_t read_model(sl_object_t root, sl_manifest_t *m)
     sl_status_t status;
     size_t i;
 
-    SL_TRY(status, get_object(root, "model", &model), out);
-    SL_TRY(status, get_text(model, "name", SL_MANIFEST_NAME_BYTES, &m->model),
+    SL_TRY(status, sl_object_object(root, "model", &model), out);
+    SL_TRY(status,
+           sl_object_text(model, "name", SL_MANIFEST_NAME_BYTES, &m->model),
            out);
-    SL_TRY(status, get_hash(model, "fingerprint", &m->fingerprint), out);
-    SL_TRY(status, get_array(model, "layers", SL_MANIFEST_MAX_LAYERS, &layers),
+    SL_TRY(status, sl_object_hash(model, "fingerprint", &m->fingerprint), out);
+    SL_TRY(status,
+           sl_object_array(model, "layers", SL_MANIFEST_MAX_LAYERS, &layers),
            out);
     m->n_layers = json_array_size(layers);
     SL_TRY(status,
@@ -171,8 +46,9 @@ static sl_status_t read_model(sl_object_t root, sl_manifest_t *m)
     m->layers = texts = array;
     for (i = 0; i < m->n_layers; i++) {
         SL_TRY(status,
-               check_text(root.what, "a layer", json_array_get(layers, i),
-                          SL_MANIFEST_TEXT_BYTES, &texts[i]),
+               sl_object_check_text(root.what, "a layer",
+                                    json_array_get(layers, i),
+                                    SL_MANIFEST_TEXT_BYTES, &texts[i]),
                out);
     }
     if (sl_manifest_fingerprint(m->layers, m->n_layers) != m->fingerprint) {
@@ -191,7 +67,7 @@ static sl_status_t read_settings(sl_object_t root, sl_manifest_t *m)
     const char *key;
     json_t *value;
 
-    SL_TRY(status, get_object(root, "settings", &settings), out);
+    SL_TRY(status, sl_object_object(root, "settings", &settings), out);
     if (json_object_size(settings.json) > SL_MANIFEST_MAX_SETTINGS) {
         SL_REFUSE(status, SL_ERR_CORRUPT, out, "%s: more than %d settings",
                   root.what, SL_MANIFEST_MAX_SETTINGS);
@@ -207,8 +83,8 @@ static sl_status_t read_settings(sl_object_t root, sl_manifest_t *m)
 
         own->name = key;
         SL_TRY(status,
-               check_text(root.what, "a setting", value, SL_MANIFEST_NAME_BYTES,
-                          &own->value),
+               sl_object_check_text(root.what, "a setting", value,
+                                    SL_MANIFEST_NAME_BYTES, &own->value),
                out);
     }
 out:
@@ -238,24 +114,27 @@ static sl_status_t read_shard(sl_object_t from, sl_manifest_t *m,
         SL_REFUSE(status, SL_ERR_CORRUPT, out, "%s: a shard is not an object",
                   from.what);
     }
-    SL_TRY(status, get_text(from, "file", SL_MANIFEST_NAME_BYTES, &shard->file),
+    SL_TRY(status,
+           sl_object_text(from, "file", SL_MANIFEST_NAME_BYTES, &shard->file),
            out);
     if (!sl_manifest_file_is_valid(shard->file)) {
         SL_REFUSE(status, SL_ERR_CORRUPT, out,
                   "%s: a shard cannot have the name %s", from.what,
                   shard->file);
     }
-    SL_TRY(status, get_u64(from, "bytes", INT64_MAX, &shard->n_bytes), out);
-    SL_TRY(status, get_hash(from, "xxh3", &shard->hash), out);
+    SL_TRY(status, sl_object_u64(from, "bytes", INT64_MAX, &shard->n_bytes),
+           out);
+    SL_TRY(status, sl_object_hash(from, "xxh3", &shard->hash), out);
     SL_TRY(status,
-           get_array(from, "tensors", SL_MANIFEST_MAX_TENSORS, &tensors), out);
+           sl_object_array(from, "tensors", SL_MANIFEST_MAX_TENSORS, &tensors),
+           out);
     shard->first_tensor = m->n_tensors;
     shard->n_tensors = json_array_size(tensors);
     for (i = 0; i < shard->n_tensors; i++) {
         SL_TRY(status,
-               check_text(from.what, "a tensor's name",
-                          json_array_get(tensors, i), SL_MANIFEST_NAME_BYTES,
-                          &m->tensors[m->n_tensors]),
+               sl_object_check_text(
+                   from.what, "a tensor's name", json_array_get(tensors, i),
+                   SL_MANIFEST_NAME_BYTES, &m->tensors[m->n_tensors]),
                out);
         m->n_tensors++;
     }
@@ -317,7 +196,8 @@ static sl_status_t read_shards(sl_object_t root, sl_manifest_t *m)
     size_t i, n_tensors = 0;
     sl_status_t status;
 
-    SL_TRY(status, get_array(root, "shards", SL_MANIFEST_MAX_SHARDS, &shards),
+    SL_TRY(status,
+           sl_object_array(root, "shards", SL_MANIFEST_MAX_SHARDS, &shards),
            out);
     m->n_shards = json_array_size(shards);
     SL_TRY(status,
@@ -367,8 +247,9 @@ static sl_status_t check_head(sl_object_t root)
                       ? "a newer"
                       : "an older");
     }
-    SL_TRY(status, get_u64(root, "version", SL_MANIFEST_VERSION, &want), out);
-    SL_TRY(status, get_hash(root, "checksum", &want), out);
+    SL_TRY(status, sl_object_u64(root, "version", SL_MANIFEST_VERSION, &want),
+           out);
+    SL_TRY(status, sl_object_hash(root, "checksum", &want), out);
     SL_TRY(status, sl_manifest_checksum(root.json, &have), out);
     if (want != have) {
         SL_REFUSE(status, SL_ERR_CORRUPT, out,
@@ -387,18 +268,22 @@ static sl_status_t read_scalars(sl_object_t root, sl_manifest_t *m)
     sl_status_t status;
 
     SL_TRY(status,
-           get_text(root, "program", SL_MANIFEST_NAME_BYTES, &m->program), out);
-    SL_TRY(status, get_text(root, "date", SL_CHECKPOINT_DATE_BYTES, &m->date),
+           sl_object_text(root, "program", SL_MANIFEST_NAME_BYTES, &m->program),
            out);
-    SL_TRY(status, get_u64(root, "step", UINT32_MAX, &step), out);
+    SL_TRY(status,
+           sl_object_text(root, "date", SL_CHECKPOINT_DATE_BYTES, &m->date),
+           out);
+    SL_TRY(status, sl_object_u64(root, "step", UINT32_MAX, &step), out);
     m->step = (uint32_t)step;
-    SL_TRY(status, get_u64(root, "sequence", INT64_MAX - 1, &m->sequence), out);
-    SL_TRY(status, get_object(root, "data", &data), out);
-    SL_TRY(status, get_u64(data, "epoch", INT64_MAX, &m->epoch), out);
-    SL_TRY(status, get_u64(data, "sample", INT64_MAX, &m->sample), out);
-    SL_TRY(status, get_number(root, "learning_rate", &m->learning_rate), out);
-    SL_TRY(status, get_number(root, "loss", &m->loss), out);
-    status = get_number(root, "validation_loss", &m->validation_loss);
+    SL_TRY(status, sl_object_u64(root, "sequence", INT64_MAX - 1, &m->sequence),
+           out);
+    SL_TRY(status, sl_object_object(root, "data", &data), out);
+    SL_TRY(status, sl_object_u64(data, "epoch", INT64_MAX, &m->epoch), out);
+    SL_TRY(status, sl_object_u64(data, "sample", INT64_MAX, &m->sample), out);
+    SL_TRY(status, sl_object_number(root, "learning_rate", &m->learning_rate),
+           out);
+    SL_TRY(status, sl_object_number(root, "loss", &m->loss), out);
+    status = sl_object_number(root, "validation_loss", &m->validation_loss);
 out:
     return status;
 }

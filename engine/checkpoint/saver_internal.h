@@ -54,6 +54,17 @@ struct sl_saver {
     sl_saver_stats_t stats;                  /**< guarded by lock */
 };
 
+/* saver.c */
+/** Wait until the writer has nothing to do; the lock is held. */
+void sl_saver_await_writer(sl_saver_t *saver);
+
+/* saver_result.c */
+sl_save_phase_t sl_saver_phase(sl_saver_t *saver);
+/** A save has ended: count it, say it. @return SL_OK, or its failure when
+ *  checkpoints are required */
+SL_NODISCARD sl_status_t sl_saver_tell(sl_saver_t *saver, sl_status_t status,
+                                       const char *detail);
+
 /** The writer's thread; ends at SL_SAVE_END. */
 void *sl_saver_main(void *saver);
 

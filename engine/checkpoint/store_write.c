@@ -143,8 +143,14 @@ static sl_status_t lock(sl_store_t *store)
         (void)nanosleep(&nap, NULL);
         status = sl_lease_take(store->fd, lock_name, &store->lock_fd);
     }
+    if (status == SL_ERR_IO && faccessat(store->fd, ".", W_OK, 0) == 0) {
+        /* some network file systems have no locks */
+        sl_warn("checkpoints %s: %s; make sure that no other run writes there",
+                store->dir, sl_store_reason());
+        return SL_OK;
+    }
     if (status < 0) {
-        (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
+        (void)snprintf(detail, sizeof(detail), "%s", sl_store_reason());
         SL_FAIL(status, SL_ERR_IO, out,
                 "checkpoints %s: %s; name a directory that no other run "
                 "writes to and that this user may write",

@@ -4,6 +4,9 @@ add_test(NAME cli.program
 add_test(NAME cli.control
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_control.sh
         $<TARGET_FILE:sluice>)
+add_test(NAME cli.checkpoint
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_checkpoint.sh
+        $<TARGET_FILE:sluice>)
 add_test(NAME cli.sharing
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
         $<TARGET_FILE:sluice>)
@@ -23,5 +26,9 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
+<<<<<<< HEAD
     cli.program cli.control cli.sharing cli.launch house.layout house.headers PROPERTIES
+=======
+    cli.program cli.control cli.checkpoint cli.sharing house.layout house.headers PROPERTIES
+>>>>>>> w-checkpoint
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")

@@ -18,3 +18,7 @@ set_target_properties(world_bed PROPERTIES C_EXTENSIONS OFF)
 target_link_libraries(world_bed PUBLIC sl_engine
     PRIVATE $<BUILD_INTERFACE:sl_warnings>)
 sl_test(engine world LINK world_bed TIMEOUT 600)
+sl_test(engine checkpoint LINK engine_fixture)
+sl_test(engine checkpoint_files LINK engine_fixture)
+sl_test(engine checkpoint_fuzz LINK engine_fixture)
+sl_test(engine checkpoint_oom WRAP_ALLOC LINK engine_fixture)

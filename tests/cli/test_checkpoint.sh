@@ -1,0 +1,242 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Checkpoints as a person uses them, and runs that are killed at any instant:
+# each goes on and ends with the hash of one that was never interrupted.
+#   tests/cli/test_checkpoint.sh build/sluice
+# SLUICE_KILLS: how many times a run is killed (20).
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+n_kills=${SLUICE_KILLS:-20}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+XDG_CACHE_HOME=$folder/cache
+export SLUICE_RUN_DIR XDG_CACHE_HOME
+mkdir -m 700 run
+n_passed=0
+n_failed=0
+
+ok() { n_passed=$((n_passed + 1)); }
+bad() {
+    n_failed=$((n_failed + 1))
+    echo "FAILED: $1"
+    sed 's/^/    /' out err
+}
+
+# passes TEXT ARGUMENT...: exit status 0 and TEXT in the output
+passes() {
+    text=$1
+    shift
+    if "$sluice" "$@" >out 2>err && grep -qe "$text" out; then ok; else
+        bad "sluice $* should print '$text'"
+    fi
+}
+
+# refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
+refuses() {
+    want=$1
+    text=$2
+    shift 2
+    timeout 120 "$sluice" "$@" >out 2>err
+    status=$?
+    if [ $status -eq "$want" ] && cat out err | grep -qe "$text"; then ok; else
+        bad "sluice $*: exit status $status, not $want with '$text'"
+    fi
+}
+
+# hash_of ARGUMENT...: the state hash that a run prints last
+hash_of() {
+    "$sluice" train "$@" --quiet --threads 1 2>err | tee out | tail -1 |
+        sed -n 's/.*state-hash //p'
+}
+
+# same WANT GOT WHAT
+same() {
+    if [ ${#1} -eq 16 ] && [ "$1" = "$2" ]; then ok; else
+        bad "$3: hash $2, not $1"
+    fi
+}
+
+# random N: a number from 0 to N - 1
+random() { echo $(($(od -An -N4 -tu4 /dev/urandom) % $1)); }
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
+model: {type: gpt, layers: 2, width: 16, heads: 2, vocab: 17, dropout: 0.1}
+train: {batch: 7, micro_batches: 3, steps: 24, seed: 5}
+optimizer: {type: adamw, lr: 0.01, clip_norm: 1.0, weight_decay: 0.1, lr_schedule: cosine, warmup_steps: 8, total_steps: 24}
+YAML
+cat >resnet.yaml <<'YAML'
+data: {format: synthetic_images, image: {channels: 3, height: 8, width: 8}, classes: 4, n_samples: 32, flip: true, crop_pad: 1}
+model: {type: resnet, depth: 18, stem: cifar, classes: 4}
+train: {batch: 6, micro_batches: 3, steps: 6}
+optimizer: {type: sgd, lr: 0.01, momentum: 0.9, lr_schedule: step, lr_step_every: 4}
+YAML
+
+# ---- every shape to every shape ----
+for config in gpt.yaml:11:24 resnet.yaml:4:6; do
+    name=${config%%:*}
+    steps=${config#*:}
+    all=${steps#*:}
+    half=${steps%:*}
+    want=$(hash_of "$name")
+    for from in 1:gpipe 2:1f1b 3:gpipe; do
+        rm -rf c
+        hash_of "$name" --devices cpu:${from%:*} --schedule ${from#*:} \
+            --steps "$half" --checkpoint c >/dev/null
+        for to in 1:1f1b 2:gpipe 3:1f1b; do
+            got=$(hash_of "$name" --devices cpu:${to%:*} \
+                --schedule ${to#*:} --resume c --steps "$all")
+            same "$want" "$got" "$name from $from to $to"
+        done
+    done
+done
+
+# ---- saving, listing, keeping ----
+rm -rf c
+passes 'final loss' train gpt.yaml --quiet --checkpoint c --checkpoint-every 4 \
+    --checkpoint-keep 2 --checkpoint-best --set train.eval_every=6
+passes '^step-00000024 .*ok, latest' checkpoint list c
+passes '"best": true' checkpoint list c --json
+passes '^step-00000024 .*ok' checkpoint verify c
+passes '"reason": null' checkpoint verify c/step-00000024 --json
+n=$(find c -name 'step-*' | wc -l)
+if [ "$n" -ge 2 ] && [ "$n" -le 3 ]; then ok; else bad "$n are kept"; fi
+grep -q '^step-00000024$' c/latest && ok || bad 'the pointer'
+passes 'step 24 ' train gpt.yaml --quiet --checkpoint c --resume auto
+passes 'step 24 ' train gpt.yaml --quiet --checkpoint c --resume latest
+refuses 1 'go on from them with --resume auto' train gpt.yaml --checkpoint c
+refuses 1 'train.steps is 20' train gpt.yaml --resume c --steps 20
+refuses 1 'train.batch is 7 there and 8 here' train gpt.yaml --resume c \
+    --batch 8
+refuses 1 'optimizer.lr is 0.01 there and 0.02 here' train gpt.yaml \
+    --resume c --set optimizer.lr=0.02
+refuses 1 'layer 0 is wte' train gpt.yaml --resume c --set model.width=32
+refuses 1 'in which directory' train gpt.yaml --resume auto
+refuses 1 'no directory to write to' train gpt.yaml --checkpoint-every 5
+refuses 1 'nowhere' train gpt.yaml --resume nowhere
+passes 'weights only' train gpt.yaml --quiet --resume c --resume-as weights \
+    --steps 1 --set optimizer.type=sgd
+passes 'step 26 ' train gpt.yaml --quiet --resume c --resume-as changed \
+    --steps 26 --set optimizer.lr=0.02
+passes 'step 0 ' train gpt.yaml --quiet --checkpoint new --resume auto --steps 0
+
+# ---- other forms ----
+want=$(hash_of gpt.yaml --resume c)
+passes 'weights written' checkpoint merge c --output w.safetensors
+passes 'whole state' checkpoint merge c --output a.safetensors --moments
+passes 'written to s/step-00000024' checkpoint split a.safetensors --output s \
+    --shards 3
+same "$want" "$(hash_of gpt.yaml --resume s)" 'merged and split'
+passes '^loss ' eval gpt.yaml --weights w.safetensors
+refuses 1 'no manifest' checkpoint split w.safetensors --output t
+refuses 2 'list, verify, merge or split' checkpoint mend c
+refuses 1 'output is missing' checkpoint merge c
+refuses 1 'nowhere' checkpoint list nowhere
+
+# ---- damage: told, skipped, found by verify ----
+rm -rf c
+passes 'final loss' train gpt.yaml --quiet --checkpoint c --checkpoint-every 8
+printf x | dd of=c/step-00000024/state-0000-0000.safetensors bs=1 seek=3000 \
+    conv=notrunc 2>/dev/null
+refuses 1 'its checksum is' checkpoint verify c
+refuses 1 'it is damaged' train gpt.yaml --resume c/step-00000024
+passes 'resumed from c/step-00000016' train gpt.yaml --quiet --checkpoint c \
+    --resume auto
+rm -rf c/step-0000001* c/step-00000024/manifest.json c/step-00000008/m*
+refuses 1 'can be used' train gpt.yaml --checkpoint c --resume auto
+
+# ---- a disk that is full ----
+rm -rf c
+(
+    ulimit -f 40
+    "$sluice" train gpt.yaml --quiet --checkpoint c --checkpoint-every 8
+) >out 2>err
+status=$?
+if [ $status -eq 0 ] && grep -q 'was not written, training goes on' err &&
+    [ -z "$(find c -name '*step-*')" ]; then ok; else
+    bad "no room: exit status $status"
+fi
+(
+    ulimit -f 40
+    "$sluice" train gpt.yaml --quiet --checkpoint c --checkpoint-every 8 \
+        --set checkpoint.on_error=stop
+) >out 2>err
+status=$?
+if [ $status -eq 1 ] && ! grep -q 'state-hash' out; then ok; else
+    bad "no room, on_error stop: exit status $status"
+fi
+mkdir full
+if mount -t tmpfs -o size=300k tmpfs full 2>/dev/null; then
+    "$sluice" train gpt.yaml --quiet --checkpoint full --checkpoint-every 4 \
+        --checkpoint-keep 0 >out 2>err
+    status=$?
+    if [ $status -eq 0 ] && grep -q 'No space left' err; then ok; else
+        bad "full disk: exit status $status"
+    fi
+    "$sluice" checkpoint verify full >out 2>err && ok || bad 'full disk: damage'
+    umount full
+fi
+
+# ---- a signal: the state is saved before the end ----
+for signal in INT TERM; do
+    rm -rf c
+    "$sluice" train gpt.yaml --quiet --checkpoint c --steps 10000000 \
+        >out 2>err &
+    pid=$!
+    sleep 1
+    kill -$signal $pid
+    wait $pid
+    status=$?
+    step=$(sed -n 's/.*step \([0-9]*\)  state-hash.*/\1/p' out)
+    name=step-$(printf '%08d' "${step:-0}")
+    if [ $status -eq 130 ] && [ "$(cat c/latest)" = "$name" ]; then ok; else
+        bad "$signal: exit status $status, $name"
+    fi
+done
+
+# ---- kill -9 ----
+run() {
+    devices=$(($(random 3) + 1))
+    schedule=$([ "$(random 2)" -eq 0 ] && echo gpipe || echo 1f1b)
+    set -- train gpt.yaml --quiet --threads 1 --steps 150 --checkpoint k \
+        --checkpoint-every 1 --resume auto --devices cpu:$devices \
+        --schedule $schedule
+    exec "$sluice" "$@"
+}
+start=$(date +%s%N)
+want=$(hash_of gpt.yaml --steps 150 --checkpoint k0 --checkpoint-every 1)
+took_ms=$((($(date +%s%N) - start) / 1000000))
+n_killed=0
+n_writing=0
+n_rounds=0
+rm -rf k
+while [ $n_killed -lt "$n_kills" ] && [ $n_failed -eq 0 ]; do
+    (run >out 2>err) &
+    pid=$!
+    delay_ms=$(random $((took_ms * 6 / 10 + 20)))
+    sleep "$((delay_ms / 1000)).$(printf '%03d' $((delay_ms % 1000)))"
+    kill -9 $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    if [ $? -eq 137 ]; then
+        n_killed=$((n_killed + 1))
+        [ -z "$(find k -name 'writing-*' 2>/dev/null)" ] ||
+            n_writing=$((n_writing + 1))
+        "$sluice" checkpoint verify k >out2 2>&1 || grep -q 'no checkpoint' \
+            out2 || [ ! -d k ] || { cat out2 && bad "a kill left damage"; }
+    else
+        same "$want" "$(sed -n 's/.*state-hash //p' out)" 'after kills'
+        n_rounds=$((n_rounds + 1))
+        rm -rf k
+    fi
+done
+(run >out 2>err)
+same "$want" "$(sed -n 's/.*state-hash //p' out)" 'after the last kill'
+[ -z "$(find k -name 'writing-*' -o -name '.sluice-*')" ] && ok ||
+    bad 'leftovers'
+echo "$n_killed kills, $n_writing while a checkpoint was being written," \
+    "$((n_rounds + 1)) runs brought to their end"
+
+echo "$n_passed passed, $n_failed failed"
+[ $n_failed -eq 0 ]
