@@ -47,6 +47,10 @@ typedef struct sl_config {
     int checkpoint_best, checkpoint_on_error;
     const char *resume; /**< "auto", "latest", a path, or NULL */
     int resume_as;      /**< sl_resume_kind_t */
+    /* parallel */
+    int64_t replicas, check_replicas;
+    int zero1, batch_norm, not_finite;
+    uint64_t bucket_bytes;
     /* job: how others see it while it runs */
     const char *job_name;   /**< NULL = made from `name` */
     int job_class;          /**< sl_job_class_t */

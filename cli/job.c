@@ -8,6 +8,34 @@
 #include "base/log.h"
 #include "layers/model_config.h"
 
+int sl_job_is_first(const sl_job_t *job)
+{
+    return sl_world_rank(job->world) == 0;
+}
+
+static sl_status_t join_world(sl_job_t *job)
+{
+    sl_world_params_t params;
+
+    sl_world_params_default(&params);
+    return sl_world_join(&params, &job->world);
+}
+
+/* As many stages as there are devices for each replica. */
+static sl_status_t find_stages(sl_job_t *job)
+{
+    sl_status_t status;
+
+    SL_TRY(status, sl_grid_create(job->world, job->devices, &job->grid), out);
+    job->n_stages = (int)job->config.stages;
+    if (job->n_stages == 0) {
+        job->n_stages = (int)(job->grid->n_slots / job->config.replicas);
+        job->n_stages = job->n_stages > 0 ? job->n_stages : 1;
+    }
+out:
+    return status;
+}
+
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
@@ -35,14 +63,22 @@ out:
     return status;
 }
 
+/* Of all replicas; as many as rows are all there can be. */
+static int n_micro_batches(const sl_job_t *job)
+{
+    const int64_t n = job->config.micro_batches * job->config.replicas;
+
+    return (int)(n < job->config.batch ? n : job->config.batch);
+}
+
 /* Analytic costs, with the times of a cached profile when there is one. */
 static sl_status_t find_costs(sl_job_t *job)
 {
     const sl_device_t *device = &job->devices->devices[0];
     sl_status_t status;
 
-    job->micro_rows = sl_split_rows(job->config.batch,
-                                    (int)job->config.micro_batches, 0, NULL);
+    job->micro_rows =
+        sl_split_rows(job->config.batch, n_micro_batches(job), 0, NULL);
     sl_part_speed_default(&job->speed, device->n_threads);
     SL_TRY(status,
            sl_part_costs_analytic(job->model, job->micro_rows, &job->speed,
@@ -120,12 +156,17 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     memset(job, 0, sizeof(*job));
     SL_TRY(status, sl_config_open(path, overrides, n_overrides, &job->config),
            out);
+    SL_TRY(status, join_world(job), out);
     SL_TRY(status, open_model(job), out);
     SL_TRY(status, open_devices(job), out);
-    job->n_stages = job->config.stages > 0 ? (int)job->config.stages
-                                           : job->devices->n_devices;
+    SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);
-    status = find_cuts(job);
+    SL_TRY(status, find_cuts(job), out);
+    if (job->world != NULL) {
+        /* a rank may have measured other times */
+        status = sl_world_broadcast(job->world, 0, job->cuts,
+                                    ((size_t)job->n_stages + 1) * sizeof(int));
+    }
 out:
     return status;
 }
@@ -146,6 +187,14 @@ void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
     params->optimizer = job->config.optimizer;
     params->seed = (uint64_t)job->config.seed;
     params->trace = 1;
+    params->world = job->world;
+    params->grid = job->grid;
+    params->n_replicas = (int)job->config.replicas;
+    params->zero1 = job->config.zero1;
+    params->bucket_bytes = (size_t)job->config.bucket_bytes;
+    params->batch_norm = (sl_batch_norm_mode_t)job->config.batch_norm;
+    params->not_finite = (sl_not_finite_t)job->config.not_finite;
+    params->check_replicas = (int)job->config.check_replicas;
 }
 
 sl_status_t sl_job_start(sl_job_t *job)
@@ -165,8 +214,10 @@ out:
 void sl_job_close(sl_job_t *job)
 {
     sl_engine_destroy(job->engine);
+    sl_world_leave(job->world);
     free(job->cuts);
     sl_part_costs_cleanup(&job->costs);
+    sl_grid_destroy(job->grid);
     sl_device_set_destroy(job->devices);
     sl_model_destroy(job->model);
     sl_dataset_close(job->dataset);

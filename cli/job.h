@@ -2,18 +2,23 @@
 /**
  * @file job.h
  * From a config to everything a command needs: data set, model, devices,
- * costs, cuts, engine. The same steps for every subcommand.
+ * costs, cuts, engine. The same steps for every subcommand. Started by a
+ * launcher, the processes join before the devices are opened.
  */
 #ifndef SL_CLI_JOB_H
 #define SL_CLI_JOB_H
 
 #include "cli/config.h"
+#include "engine/grid.h"
+#include "engine/world.h"
 
 typedef struct sl_job {
     sl_config_t config;
     sl_dataset_t *dataset;
     sl_model_t *model;
-    sl_device_set_t *devices;
+    sl_world_t *world; /**< the job's processes; NULL: this one is alone */
+    sl_device_set_t *devices; /**< of this rank */
+    sl_grid_t *grid;          /**< those of all ranks */
     int n_stages;
     int64_t micro_rows; /**< of the largest micro-batch */
     sl_part_speed_t speed;
@@ -24,6 +29,8 @@ typedef struct sl_job {
     sl_engine_t *engine; /**< NULL until sl_job_start */
 } sl_job_t;
 
+/** Whether this process speaks for the job: rank 0. */
+int sl_job_is_first(const sl_job_t *job);
 /** Config, data set, model, devices, costs, cuts. Clean up in any case. */
 SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      const char *const *overrides,

@@ -40,6 +40,7 @@ typedef struct sl_train {
     size_t n_losses;
     double last_loss;
     double validation_loss; /**< of the latest step; NaN = not evaluated */
+    int is_over;            /**< a rank wishes the end, and all know */
     size_t *first_limits;   /**< of memory, one a device; owned */
 } sl_train_t;
 
@@ -66,14 +67,14 @@ static sl_status_t open_outputs(sl_train_t *train)
                 "no host memory for the losses of %lld steps",
                 (long long)train->job.config.steps);
     }
-    if (!train->options->is_quiet) {
+    if (!train->options->is_quiet && sl_job_is_first(&train->job)) {
         sl_progress_params_default(&params);
         params.first_step = sl_engine_n_steps(train->job.engine);
         params.n_steps = (uint32_t)train->job.config.steps;
         params.unit = train->unit;
         SL_TRY(status, sl_progress_create(&params, &train->progress), out);
     }
-    if (train->options->metrics != NULL) {
+    if (train->options->metrics != NULL && sl_job_is_first(&train->job)) {
         status = sl_metrics_open(train->options->metrics, 1, &train->metrics);
     }
 out:
@@ -160,8 +161,9 @@ static sl_status_t evaluate(sl_train_t *train, uint32_t step)
     SL_TRY(status,
            sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
            out);
-    if (sums.n_valid > 0.0) {
-        train->validation_loss = sums.loss_sum / sums.n_valid;
+    train->validation_loss =
+        sums.n_valid > 0.0 ? sums.loss_sum / sums.n_valid : (double)NAN;
+    if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
                      step, sums.loss_sum / sums.n_valid,
@@ -210,6 +212,24 @@ static int is_squeezed(const sl_train_t *train)
     return 0;
 }
 
+/* After a step without memory: whether to take it again, once an order has
+ * come to the ranks whose limits are low. All ranks decide alike. */
+static int await_room(sl_train_t *train)
+{
+    const int is_short = is_squeezed(train);
+    double sums[2] = {is_short, 0.0};
+
+    if (sl_world_sum(train->job.world, sums, 1) < 0 || sums[0] == 0.0) {
+        return 0;
+    }
+    if (is_short) {
+        sl_progress_clear(train->progress);
+        sl_warn("%s; waiting for a higher limit", sl_last_error());
+        sums[1] = sl_control_await_order(train->control);
+    }
+    return sl_world_sum(train->job.world, &sums[1], 1) >= 0 && sums[1] == 0.0;
+}
+
 /* One step. A limit that was lowered below the need is no reason to lose the
  * job: it waits until another order comes, then runs the same batch again. */
 static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
@@ -217,12 +237,7 @@ static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
 {
     sl_status_t status = sl_engine_step(train->job.engine, batch, report);
 
-    while (status == SL_ERR_QUOTA && is_squeezed(train)) {
-        sl_progress_clear(train->progress);
-        sl_warn("%s; waiting for a higher limit", sl_last_error());
-        if (sl_control_await_order(train->control)) {
-            break;
-        }
+    while (status == SL_ERR_QUOTA && await_room(train)) {
         status = sl_engine_step(train->job.engine, batch, report);
     }
     return status;
@@ -237,7 +252,11 @@ static sl_status_t train_step(sl_train_t *train)
     double n_units;
 
     SL_TRY(status, sl_loader_next(train->loader, &batch), out);
+    if (sl_train_signals_is_stop(NULL)) {
+        sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
+    }
     SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
+    train->is_over = (report.flags & SL_TRAIN_STOP) != 0;
     n_units = (double)batch.rows * train->units_per_row;
     train->last_loss = report.loss;
     train->validation_loss = (double)NAN;
@@ -267,7 +286,10 @@ static sl_status_t write_timeline(const sl_train_t *train)
     int k;
 
     memset(&timeline, 0, sizeof(timeline));
-    names = calloc((size_t)job->n_stages, sizeof(*names));
+    while (sl_engine_cell(job->engine, timeline.n_stages, &cell)) {
+        timeline.n_stages++;
+    }
+    names = calloc((size_t)timeline.n_stages, sizeof(*names));
     if (names == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a timeline");
     }
@@ -275,7 +297,6 @@ static sl_status_t write_timeline(const sl_train_t *train)
         names[k] = cell.device->name;
     }
     timeline.n_events = sl_engine_trace(job->engine, &timeline.events);
-    timeline.n_stages = job->n_stages;
     (void)sl_split_rows(job->config.batch, (int)job->config.micro_batches, 0,
                         &timeline.n_micro_batches);
     timeline.schedule = schedules[job->config.schedule];
@@ -321,10 +342,11 @@ static sl_status_t finish(sl_train_t *train)
         SL_KEEP(status,
                 sl_engine_weights_save(train->job.engine, options->save));
     }
-    if (options->timeline != NULL && train->n_losses > 0) {
+    if (options->timeline != NULL && train->n_losses > 0 &&
+        sl_job_is_first(&train->job)) {
         SL_KEEP(status, write_timeline(train));
     }
-    if (train->n_losses > 1) {
+    if (train->n_losses > 1 && sl_job_is_first(&train->job)) {
         SL_KEEP(status, draw_curve(train));
     }
     SL_KEEP(status, sl_metrics_close(train->metrics));
@@ -332,7 +354,7 @@ static sl_status_t finish(sl_train_t *train)
     SL_KEEP(status, sl_memory_trace_close(train->memory_trace));
     train->memory_trace = NULL;
     SL_KEEP(status, sl_engine_state_hash(train->job.engine, &hash));
-    if (status >= 0) {
+    if (status >= 0 && sl_job_is_first(&train->job)) {
         (void)printf(
             "final loss %.6f  step %" PRIu32 "  state-hash %016" PRIx64 "\n",
             train->last_loss, sl_engine_n_steps(train->job.engine), hash);
@@ -355,6 +377,14 @@ static void close_all(sl_train_t *train)
     sl_job_close(&train->job);
 }
 
+/* Whether the run ends early. With other ranks the wish counts once all know
+ * of it, after the same step. */
+static int is_over(const sl_train_t *train)
+{
+    return train->is_over ||
+           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
+}
+
 /* From an opened job to its last step. */
 static sl_status_t run(sl_train_t *train)
 {
@@ -368,10 +398,10 @@ static sl_status_t run(sl_train_t *train)
                                  sl_train_signals_is_stop, &train->control),
            out);
     if (sl_control_admit(train->control)) {
-        sl_train_signals_stop(); /* ended before it began */
+        train->is_over = 1; /* ended before it began */
         goto out;
     }
-    if (train->options->memory_trace != NULL) {
+    if (train->options->memory_trace != NULL && sl_job_is_first(&train->job)) {
         SL_TRY(status,
                sl_memory_trace_open(train->options->memory_trace,
                                     train->job.devices, &train->memory_trace),
@@ -385,7 +415,7 @@ static sl_status_t run(sl_train_t *train)
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
     while (sl_engine_n_steps(train->job.engine) < train->job.config.steps &&
-           !sl_train_signals_is_stop(NULL)) {
+           !is_over(train)) {
         SL_TRY(status, train_step(train), out);
     }
     status = finish(train);
@@ -420,5 +450,5 @@ out:
     if (status < 0) {
         return sl_exit_status(status);
     }
-    return sl_train_signals_is_stop(NULL) ? EXIT_INTERRUPTED : 0;
+    return is_over(&train) ? EXIT_INTERRUPTED : 0;
 }

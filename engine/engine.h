@@ -193,7 +193,8 @@ SL_API SL_NODISCARD sl_status_t sl_engine_replica_hash(sl_engine_t *engine,
 
 /** What a step asks of one device. */
 typedef struct sl_memory_need {
-    const char *name; /**< borrowed from the device */
+    const char *name; /**< borrowed from the device; "RANK/DEVICE" when there
+                           are several ranks, the plan's */
     size_t class_peak_bytes[SL_MEM_N_CLASSES];
     size_t peak_bytes;  /**< most at once in blocks */
     size_t held_bytes;  /**< most at once in regions */
@@ -204,7 +205,9 @@ typedef struct sl_memory_need {
 typedef struct sl_memory_plan {
     int fits; /**< on all devices */
     int n_devices;
-    sl_memory_need_t *devices; /**< owned */
+    sl_memory_need_t *devices; /**< owned; of all ranks, in their order */
+    int first_device;          /**< this rank's first */
+    char *names;               /**< owned; NULL: the devices' own */
     int n_layers;
     unsigned char *keeps; /**< owned; under recompute `auto` which layers are
                                kept, as in sl_engine_params_t; else NULL */
@@ -216,6 +219,9 @@ typedef struct sl_memory_plan {
  * runs. So the peaks are those of the real step, to the byte where a stage
  * has a device of its own; stages that share one are taken in lock step.
  * The limits are those in force on the devices.
+ *
+ * With several ranks a collective call: each rehearses its own cells, all get
+ * the whole plan. Not while an engine of the same world lives.
  *
  * @param[out] plan_p clean up with sl_memory_plan_cleanup
  * @return SL_OK, also when it does not fit; SL_ERR_CONFIG, SL_ERR_NO_MEMORY

@@ -13,6 +13,11 @@ add_test(NAME cli.sharing
 add_test(NAME cli.launch
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_launch.sh
         $<TARGET_FILE:sluice>)
+add_test(NAME cli.faults
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
+        $<TARGET_FILE:sluice>)
+set_tests_properties(cli.launch cli.faults PROPERTIES
+    TIMEOUT 900 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers
@@ -26,9 +31,6 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
-<<<<<<< HEAD
-    cli.program cli.control cli.sharing cli.launch house.layout house.headers PROPERTIES
-=======
-    cli.program cli.control cli.checkpoint cli.sharing house.layout house.headers PROPERTIES
->>>>>>> w-checkpoint
+    cli.program cli.control cli.checkpoint cli.sharing house.layout
+    house.headers PROPERTIES
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
