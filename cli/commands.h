@@ -39,5 +39,7 @@ SL_COMMAND_MAP(X)
 /** 0, 1 for a failure, or 2 for one that every other try would meet again: a
  *  wrong config. Prints the detail of a refusal that no log has. */
 int sl_exit_status(sl_status_t status);
+/** The same without a word. */
+int sl_exit_code(sl_status_t status);
 
 #endif /* SL_CLI_COMMANDS_H */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/ranks.h"
 #include "layers/model_config.h"
 
 int sl_job_is_first(const sl_job_t *job)
@@ -39,13 +40,18 @@ out:
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
+    sl_status_t status;
 
     sl_device_params_default(&params);
     params.spec = job->config.device_spec;
     params.n_threads = (int)job->config.threads;
     params.memory_bytes = job->config.device_memory_bytes;
     params.host_bytes = job->config.host_memory_bytes;
-    return sl_device_set_create(&params, &job->devices);
+    SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
+    SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
+    status = sl_ranks_check_run(job->world, job->dataset, job->devices);
+out:
+    return status;
 }
 
 static sl_status_t open_model(sl_job_t *job)
@@ -158,6 +164,8 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
            out);
     SL_TRY(status, join_world(job), out);
     SL_TRY(status, open_model(job), out);
+    SL_TRY(status, sl_ranks_check_config(job->world, SL_VERSION, &job->config),
+           out);
     SL_TRY(status, open_devices(job), out);
     SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);

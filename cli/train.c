@@ -408,6 +408,10 @@ static sl_status_t run(sl_train_t *train)
                out);
     }
     SL_TRY(status, sl_job_start(&train->job), out);
+    if (sl_job_is_first(&train->job) &&
+        (train->job.world != NULL || train->job.config.replicas > 1)) {
+        sl_job_print_mapping(&train->job);
+    }
     SL_TRY(status,
            sl_train_checkpoint_open(&train->job, &train->checkpoint,
                                     &train->last_loss),
@@ -423,8 +427,21 @@ out:
     return status;
 }
 
+/* The other ranks end with this rank's failure. Rank 0 prints for all, so
+ * that a failure is one message: a rank that only heard of it is quiet.
+ * @return whether it is */
+static int tell_failure(const sl_train_t *train, sl_status_t status)
+{
+    if (status >= 0 || train->job.world == NULL) {
+        return 0;
+    }
+    sl_world_abort(train->job.world, status, sl_last_error());
+    return !sl_job_is_first(&train->job);
+}
+
 int sl_command_train(int argc, char **argv)
 {
+    int is_quiet;
     sl_options_t options;
     sl_train_t train;
     sl_status_t status;
@@ -445,10 +462,11 @@ int sl_command_train(int argc, char **argv)
            out);
     status = run(&train);
 out:
+    is_quiet = tell_failure(&train, status);
     close_all(&train);
     sl_options_cleanup(&options);
     if (status < 0) {
-        return sl_exit_status(status);
+        return is_quiet ? sl_exit_code(status) : sl_exit_status(status);
     }
     return is_over(&train) ? EXIT_INTERRUPTED : 0;
 }

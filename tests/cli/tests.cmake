@@ -1,3 +1,5 @@
+sl_test(cli ranks LINK sl_cli)
+
 # The program from outside, and the house rules.
 add_test(NAME cli.program
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cli.sh $<TARGET_FILE:sluice>)
