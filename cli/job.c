@@ -19,6 +19,10 @@ static sl_status_t join_world(sl_job_t *job)
     sl_world_params_t params;
 
     sl_world_params_default(&params);
+    params.dead_ns = (uint64_t)(job->config.dead_after_s * 1e9);
+    if (params.heartbeat_ns > params.dead_ns / 4) {
+        params.heartbeat_ns = params.dead_ns / 4;
+    }
     return sl_world_join(&params, &job->world);
 }
 

@@ -118,5 +118,126 @@ sleep 0.5
 kill -TERM $job
 waits 10 143 'a second signal'
 
+# ---- two ranks ----
+# start LAUNCHER ARGUMENT...: begin the job of two ranks; `mpi` by mpirun,
+# which ends all ranks when one ends, `tcp` by environment, where the ranks
+# have only each other. Logs are in both.log.
+port=$((20000 + $$ % 20000))
+as_root=
+[ "$(id -u)" -ne 0 ] || as_root=--allow-run-as-root
+start() {
+    launcher=$1
+    shift
+    rm -rf m.jsonl ./*.pid
+    if [ "$launcher" = mpi ]; then
+        mpirun $as_root --host localhost:2 -np 2 --bind-to none \
+            "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" \
+            >both.log 2>&1 &
+        job=$!
+        return
+    fi
+    port=$((port + 1))
+    (
+        for rank in 0 1; do
+            SLUICE_RANK=$rank SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
+                "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" &
+            echo $! >$rank.pid
+        done
+        wait "$(cat 0.pid)"
+        status=$?
+        wait "$(cat 1.pid)"
+        other=$?
+        [ $status -ne 0 ] || status=$other
+        exit $status
+    ) >both.log 2>&1 &
+    job=$!
+}
+# pid_of RANK: of the job just started
+pid_of() {
+    if [ "$launcher" = tcp ]; then
+        cat "$1.pid"
+        return
+    fi
+    for pid in $(pgrep -f "$sluice train gpt.yaml --quiet --metrics m.jsonl"); do
+        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null |
+            grep -qx "OMPI_COMM_WORLD_RANK=$1" &&
+            [ "$(readlink "/proc/$pid/cwd")" = "$folder" ]; then
+            echo "$pid"
+        fi
+    done
+}
+all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
+launchers='mpi tcp'
+command -v mpirun >/dev/null || launchers=tcp
+
+for by in $launchers; do
+    start $by
+    waits 120 0 "$by: two ranks"
+    if [ "$(hash_in both.log)" = "$alone" ]; then ok; else
+        bad "$by: two ranks: another state"
+    fi
+    says both.log '  0      1  .*   1  .* / cpu:0' "$by: mapping"
+
+    # a rank that dies
+    start $by --steps 1000000
+    until_true steps_done 5
+    kill -KILL "$(pid_of 1)"
+    waits 20 fails "$by: a killed rank"
+    says both.log 'rank 1 ' "$by: a killed rank"
+
+    # one that hangs
+    start $by --steps 1000000 --dead-after 3
+    until_true steps_done 5
+    stopped=$(pid_of 1)
+    kill -STOP "$stopped"
+    if [ $by = tcp ]; then
+        (sleep 15; kill -KILL "$stopped") & # nobody else ends it
+    fi
+    waits 40 fails "$by: a rank that hangs"
+    says both.log 'rank 1 on host .* has not answered' "$by: a rank that hangs"
+
+    # signals to one rank: both end after the same step, with a checkpoint
+    for number in TERM INT USR1; do
+        rm -rf checkpoints
+        start $by --steps 1000000 --checkpoint checkpoints
+        until_true steps_done 5
+        kill -$number "$(pid_of 1)"
+        waits 60 130 "$by: $number to rank 1"
+        says both.log "step $(wc -l <m.jsonl)  state-hash" "$by: $number"
+        if [ -s checkpoints/latest ]; then ok; else
+            bad "$by: $number: no checkpoint"
+        fi
+    done
+    end=$(($(step_in both.log) + 10))
+    "$sluice" train gpt.yaml --quiet --steps $end >through.log 2>&1
+    start $by --steps $end --checkpoint checkpoints --resume auto
+    waits 120 0 "$by: on after a signal"
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad "$by: on after a signal: another state"
+    fi
+
+    # a share of 0 on one rank, for longer than a rank may be silent
+    start $by --steps 400 --dead-after 2 --job-name held
+    until_true steps_done 5
+    "$sluice" ctl suspend held.1 >/dev/null || bad "$by: suspend"
+    sleep 1
+    n_before=$(wc -l <m.jsonl)
+    sleep 4
+    if [ "$(wc -l <m.jsonl)" -le "$n_before" ]; then ok; else
+        bad "$by: a suspended rank does steps"
+    fi
+    "$sluice" ctl resume held.1 >/dev/null || bad "$by: resume"
+    waits 120 0 "$by: a share of 0"
+    "$sluice" train gpt.yaml --quiet --steps 400 >long.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in long.log)" ]; then ok; else
+        bad "$by: a share of 0: another state"
+    fi
+done
+
+# a run that is not finite: all ranks decide alike
+start mpi --set optimizer.lr=1e30
+waits 60 1 'not finite'
+says both.log 'not finite' 'not finite'
+
 echo "$n_passed passed, $n_failed failed"
 [ $n_failed -eq 0 ]
