@@ -112,6 +112,10 @@ int sl_launch_find_lost(const char *line, char name[SL_LAUNCH_NAME_BYTES])
     if (strstr(line, " exited on signal ") != NULL) {
         return word_after(line, " on node ", " ", name);
     }
+    /* "  Remote daemon: [[27042,0],1] on node b", whose link was cut */
+    if (strstr(line, " Remote daemon: ") != NULL) {
+        return word_after(line, " on node ", " ", name);
+    }
     /* a rank: "sluice: error: rank 1 on host b has not answered for 30 s" */
     if (strstr(line, "sluice: error: ") != NULL &&
         (strstr(line, " is gone") != NULL ||

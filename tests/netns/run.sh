@@ -64,7 +64,8 @@ alone=$(hash_in alone.log)
 on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b -- \
     train gpt.yaml --quiet" >two.log 2>&1 || fail "two hosts: exit status $?"
 [ "$(hash_in two.log)" = "$alone" ] || fail 'two hosts: another state'
-grep -q 'stage 0 a/0/cpu:0.*stage 1 b/1/cpu:0' two.log ||
+{ grep -q '  0      0  .*   0  a / cpu:0' two.log &&
+    grep -q '  0      1  .*   1  b / cpu:0' two.log; } ||
     fail 'two hosts: not a stage on each'
 echo 'two hosts: ok'
 
@@ -94,7 +95,7 @@ cut() {
     took=$(($(date +%s) - begin))
 }
 cut cut.log --grace 5 -- train gpt.yaml --quiet --steps 1000000 \
-    --metrics metrics.jsonl
+    --dead-after 5 --metrics metrics.jsonl
 [ $status -ne 0 ] || fail 'a cut link is no failure'
 [ $took -le 60 ] || fail "a cut link: $took s until the end"
 grep -q 'rank 1 on host b has not answered' cut.log ||

@@ -69,7 +69,7 @@ alone=$(hash_in alone.log)
 srun -n 2 "$sluice" train gpt.yaml --quiet >srun.log 2>&1 ||
     fail "srun: exit status $?"
 [ "$(hash_in srun.log)" = "$alone" ] || fail 'srun: another state'
-grep -q 'replica 0: .*/0/cpu:0.*/1/cpu:0' srun.log ||
+grep -q '  0      1  .*   1  .* / cpu:0' srun.log ||
     fail 'srun: the mapping is not of two tasks'
 echo 'srun: ok'
 
