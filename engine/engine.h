@@ -41,9 +41,10 @@ typedef enum sl_batch_norm_mode {
 /** What happens when the loss or the gradient norm is not finite. */
 typedef enum sl_not_finite {
     SL_NOT_FINITE_STOP, /**< the step fails with SL_ERR_NUMERIC */
-    SL_NOT_FINITE_SKIP  /**< the step counts and changes nothing */
+    SL_NOT_FINITE_SKIP, /**< the step counts and changes nothing */
+    SL_NOT_FINITE_GO_ON /**< the update is made all the same */
 } sl_not_finite_t;
-#define SL_NOT_FINITE_CHOICES "stop|skip"
+#define SL_NOT_FINITE_CHOICES "stop|skip|go-on"
 
 /** Start from sl_engine_params_default(). All pointers are borrowed and must
  *  outlive the engine. */
@@ -66,9 +67,7 @@ typedef struct sl_engine_params {
                                        NULL (default) = analytic */
     sl_optimizer_params_t optimizer;
     uint64_t seed;
-    int check_finite;           /**< whether a loss or gradient norm that is not
-                                     finite is looked for (default 1); 0: go on */
-    sl_not_finite_t not_finite; /**< what happens then (default: stop) */
+    sl_not_finite_t not_finite; /**< default: stop */
     int trace;                  /**< keep the timeline of the latest step */
     /* data parallel and many processes: docs/parallel.md */
     int n_replicas; /**< copies of the pipeline that share a mini-batch out

@@ -250,9 +250,15 @@ SL_NODISCARD sl_status_t sl_snapshot_take(sl_snapshot_t *snapshot,
 
 /* ---- agreement of the ranks ---- */
 
-/** All ranks succeed or all fail: who did not fail itself names nobody but
- *  says what did not work. */
-SL_NODISCARD sl_status_t sl_ranks_agree(sl_world_t *world, sl_status_t own,
-                                        const char *what);
+/** All ranks succeed or all fail: who did not fail itself says what did not
+ *  work. SL_ERR_IO then. */
+SL_NODISCARD sl_status_t sl_ranks_agree(const sl_checkpoint_run_t *run,
+                                        sl_status_t own, const char *what);
+/** The status of a call of engine/world.h: when that was cut short the job
+ *  has failed, and this is why. */
+SL_NODISCARD sl_status_t sl_ranks_result(const sl_checkpoint_run_t *run,
+                                         sl_status_t status);
+/** Whether it is such a failure, which no setting can overlook. */
+int sl_ranks_is_over(sl_status_t status);
 
 #endif /* SL_ENGINE_CHECKPOINT_CHECKPOINT_INTERNAL_H */

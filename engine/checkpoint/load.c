@@ -129,10 +129,7 @@ static sl_status_t load_tensor(sl_engine_t *engine, sl_source_t *source,
                 (unsigned long long)tensor->n_bytes, tensor->name);
     }
     SL_TRY(status, sl_safetensors_read(source->file, entry, values), out);
-    status =
-        tensor->moment < 0
-            ? sl_engine_param_set(engine, tensor->layer, tensor->param, values)
-            : sl_engine_moment_set(engine, tensor->layer, tensor->param,
+    status = sl_engine_state_write(engine, tensor->layer, tensor->param,
                                    tensor->moment, values);
 out:
     free(values);
@@ -146,7 +143,9 @@ static sl_status_t load(sl_engine_t *engine, sl_source_t *source,
     size_t t;
 
     for (t = 0; t < d->n_tensors; t++) {
-        if (is_wanted(&d->tensors[t], kind)) {
+        if (is_wanted(&d->tensors[t], kind) &&
+            sl_engine_state_is_needed(engine, d->tensors[t].layer,
+                                      d->tensors[t].param)) {
             SL_TRY(status, load_tensor(engine, source, &d->tensors[t]), out);
         }
     }
@@ -224,7 +223,9 @@ static sl_status_t share_candidates(const sl_checkpoint_run_t *run,
     if (sl_world_size(run->world) == 1) {
         return SL_OK;
     }
-    SL_TRY(status, sl_world_broadcast(run->world, 0, counts, sizeof(counts)),
+    SL_TRY(status,
+           sl_ranks_result(
+               run, sl_world_broadcast(run->world, 0, counts, sizeof(counts))),
            out);
     if (c->names == NULL) {
         c->names = calloc((size_t)counts[0] + 1, sizeof(*c->names));
@@ -232,12 +233,12 @@ static sl_status_t share_candidates(const sl_checkpoint_run_t *run,
     c->n = counts[0];
     c->n_bad = counts[1];
     SL_TRY(status,
-           sl_ranks_agree(run->world,
-                          c->names == NULL ? SL_ERR_NO_MEMORY : SL_OK,
+           sl_ranks_agree(run, c->names == NULL ? SL_ERR_NO_MEMORY : SL_OK,
                           "checkpoint"),
            out);
-    status = sl_world_broadcast(run->world, 0, c->names,
-                                (size_t)c->n * sizeof(*c->names));
+    status = sl_ranks_result(
+        run, sl_world_broadcast(run->world, 0, c->names,
+                                (size_t)c->n * sizeof(*c->names)));
 out:
     return status;
 }
@@ -257,15 +258,14 @@ static sl_status_t list_candidates(const sl_checkpoint_run_t *run,
                            resume->name);
             c->n = 1;
         }
-        return sl_ranks_agree(run->world,
-                              c->names == NULL ? SL_ERR_NO_MEMORY : SL_OK,
+        return sl_ranks_agree(run, c->names == NULL ? SL_ERR_NO_MEMORY : SL_OK,
                               "checkpoint");
     }
     if (sl_world_rank(run->world) == 0) {
         status = find_candidates(store, resume, c);
     }
     found = status == SL_ERR_NOT_FOUND ? SL_OK : status;
-    SL_TRY(status, sl_ranks_agree(run->world, found, store->dir), out);
+    SL_TRY(status, sl_ranks_agree(run, found, store->dir), out);
     SL_TRY(status, share_candidates(run, c), out);
     if (c->n == 0 && c->n_bad == 0) {
         SL_REFUSE(status, SL_ERR_NOT_FOUND, out,
@@ -284,8 +284,7 @@ out:
 static int is_damage(sl_status_t status)
 {
     return status == SL_ERR_CORRUPT || status == SL_ERR_IO ||
-           status == SL_ERR_UNSUPPORTED || status == SL_ERR_NOT_FOUND ||
-           status == SL_ERR_CANCELED;
+           status == SL_ERR_UNSUPPORTED || status == SL_ERR_NOT_FOUND;
 }
 
 static sl_status_t try_one(const sl_checkpoint_run_t *run,
@@ -298,9 +297,8 @@ static sl_status_t try_one(const sl_checkpoint_run_t *run,
     if (status >= 0) {
         status = check(run, &source, d, kind);
     }
-    SL_TRY(status, sl_ranks_agree(run->world, status, name), out);
-    status =
-        sl_ranks_agree(run->world, load(run->engine, &source, d, kind), name);
+    SL_TRY(status, sl_ranks_agree(run, status, name), out);
+    status = sl_ranks_agree(run, load(run->engine, &source, d, kind), name);
     if (status < 0) {
         /* some values are already changed: there is no way back */
         status = status == SL_ERR_NO_MEMORY ? status : SL_ERR_DEVICE;
@@ -346,8 +344,7 @@ sl_status_t sl_checkpoint_resume(const sl_checkpoint_run_t *run,
 
     SL_TRY(status, sl_run_describe(run, &d), out);
     status = sl_store_open(resume->dir, &store);
-    SL_TRY(status, sl_ranks_agree(run->world, status, resume->dir),
-           out_describe);
+    SL_TRY(status, sl_ranks_agree(run, status, resume->dir), out_describe);
     status = try_all(run, &store, resume, &d, info_p);
     sl_store_close(&store);
 out_describe:

@@ -45,11 +45,11 @@ static sl_status_t open_store(sl_saver_t *saver)
             status = find_sequence(saver);
         }
     }
-    SL_TRY(status, sl_ranks_agree(saver->run.world, status, dir), out);
+    SL_TRY(status, sl_ranks_agree(&saver->run, status, dir), out);
     if (saver->rank != 0) {
         status = sl_store_open(dir, &saver->store);
     }
-    status = sl_ranks_agree(saver->run.world, status, dir);
+    status = sl_ranks_agree(&saver->run, status, dir);
 out:
     return status;
 }
@@ -110,7 +110,7 @@ sl_status_t sl_saver_create(const sl_checkpoint_params_t *params,
     saver->n_ranks = sl_world_size(run->world);
     (void)pthread_mutex_init(&saver->lock, NULL);
     (void)pthread_cond_init(&saver->changed, NULL);
-    SL_TRY(status, sl_ranks_agree(run->world, open_all(saver), "checkpoint"),
+    SL_TRY(status, sl_ranks_agree(run, open_all(saver), "checkpoint"),
            err_destroy);
     SL_TRY(status, open_store(saver), err_destroy);
     saver->params.dir = saver->store.dir;
@@ -183,10 +183,9 @@ static sl_status_t copy_state(sl_saver_t *saver)
 {
     sl_status_t status;
 
-    SL_TRY(status, sl_ranks_agree(saver->run.world, begin(saver), saver->name),
-           out);
+    SL_TRY(status, sl_ranks_agree(&saver->run, begin(saver), saver->name), out);
     status =
-        sl_ranks_agree(saver->run.world,
+        sl_ranks_agree(&saver->run,
                        sl_snapshot_take(&saver->snapshot, saver->run.engine,
                                         &saver->description),
                        saver->name);
@@ -199,7 +198,8 @@ static sl_status_t wait_for_earlier(sl_saver_t *saver)
     if (sl_saver_phase(saver) == SL_SAVE_IDLE) {
         return SL_OK;
     }
-    if (!saver->has_waited && sl_saver_phase(saver) != SL_SAVE_DONE) {
+    if (saver->rank == 0 && !saver->has_waited &&
+        sl_saver_phase(saver) != SL_SAVE_DONE) {
         saver->has_waited = 1;
         sl_warn("training waits: checkpoint %s is still being written when "
                 "the next one is due; save less often or to a faster disk",
@@ -236,6 +236,9 @@ sl_status_t sl_saver_save(sl_saver_t *saver, double loss,
         (void)snprintf(detail, sizeof(detail), "%s", sl_store_reason());
         if (saver->rank == 0) {
             sl_store_abort(&saver->store, saver->name);
+        }
+        if (sl_ranks_is_over(status)) {
+            return status;
         }
         return sl_saver_tell(saver, status, detail);
     }

@@ -60,8 +60,8 @@ void sl_saver_await_writer(sl_saver_t *saver);
 
 /* saver_result.c */
 sl_save_phase_t sl_saver_phase(sl_saver_t *saver);
-/** A save has ended: count it, say it. @return SL_OK, or its failure when
- *  checkpoints are required */
+/** A save has ended: count it, say it (an empty detail: another rank does).
+ * @return SL_OK, or its failure when checkpoints are required */
 SL_NODISCARD sl_status_t sl_saver_tell(sl_saver_t *saver, sl_status_t status,
                                        const char *detail);
 

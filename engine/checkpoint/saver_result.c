@@ -51,8 +51,10 @@ sl_status_t sl_saver_tell(sl_saver_t *saver, sl_status_t status,
         sl_last_error_set(detail);
         return status;
     }
-    sl_warn("checkpoint %s was not written, training goes on: %s", saver->name,
-            detail);
+    if (detail[0] != '\0') {
+        sl_warn("checkpoint %s was not written, training goes on: %s",
+                saver->name, detail);
+    }
     return SL_OK;
 }
 
@@ -80,7 +82,8 @@ static sl_status_t count_ready(sl_saver_t *saver, double counts[2])
     counts[0] = phase == SL_SAVE_WRITTEN || phase == SL_SAVE_DONE ||
                 (phase == SL_SAVE_COMMITTING && saver->rank != 0);
     counts[1] = counts[0] != 0.0 && result_of(saver, detail) < 0;
-    return sl_world_sum(saver->run.world, counts, 2);
+    return sl_ranks_result(&saver->run,
+                           sl_world_sum(saver->run.world, counts, 2));
 }
 
 /* Sizes and checksums of all shards, to all ranks. */
@@ -101,7 +104,9 @@ static sl_status_t gather_shards(sl_saver_t *saver)
         mine[2 * s + 1] = saver->shards[s].hash;
     }
     SL_TRY(status,
-           sl_world_gather(saver->run.world, mine, 2 * n * sizeof(*mine), all),
+           sl_ranks_result(&saver->run,
+                           sl_world_gather(saver->run.world, mine,
+                                           2 * n * sizeof(*mine), all)),
            out);
     for (s = 0; s < n; s++) {
         const size_t at = 2 * (n * (size_t)saver->shards[s].rank + s);
@@ -124,7 +129,7 @@ static sl_status_t tell_failure(sl_saver_t *saver)
     if (saver->rank == 0) {
         sl_store_abort(&saver->store, saver->name);
     }
-    if (own >= 0) {
+    if (own >= 0 && (saver->rank == 0 || saver->params.is_required)) {
         (void)snprintf(detail, sizeof(detail),
                        "another rank could not write its part");
     }

@@ -5,19 +5,11 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_internal.h"
-#include "engine/engine_internal.h"
+#include "engine/parallel/together.h"
 
 /* A file larger than this is begun anew: copying and checking a checkpoint
  * can then use several processes. */
 static const uint64_t MAX_SHARD_BYTES = UINT64_C(1) << 30;
-
-/* The rank that writes a layer: where replica 0 has it. */
-static int layer_rank(const sl_checkpoint_run_t *run, int layer)
-{
-    (void)run;
-    (void)layer;
-    return 0;
-}
 
 static sl_shard_plan_t *open_shard(sl_shard_plan_t *shards, size_t *n, int rank,
                                    size_t i, size_t n_tensors)
@@ -43,7 +35,7 @@ static int plan_rank(const sl_checkpoint_run_t *run,
     for (t = 0; t < d->n_tensors; t++) {
         const sl_state_tensor_t *tensor = &d->tensors[t];
 
-        if (layer_rank(run, tensor->layer) != rank) {
+        if (sl_engine_state_rank(run->engine, tensor->layer) != rank) {
             continue;
         }
         if (shard == NULL || n_bytes + tensor->n_bytes > MAX_SHARD_BYTES) {
@@ -149,31 +141,20 @@ out:
     return status;
 }
 
-static sl_status_t take_one(sl_engine_t *engine,
-                            const sl_state_tensor_t *tensor, float *values)
-{
-    return tensor->moment < 0
-               ? sl_engine_param_get(engine, tensor->layer, tensor->param,
-                                     values)
-               : sl_engine_moment_get(engine, tensor->layer, tensor->param,
-                                      tensor->moment, values);
-}
-
 sl_status_t sl_snapshot_take(sl_snapshot_t *snapshot, sl_engine_t *engine,
                              const sl_run_description_t *d)
 {
     sl_status_t status = SL_OK;
     size_t t;
 
-    for (t = 0; t < d->n_tensors; t++) {
-        if (snapshot->offsets[t] != UINT64_MAX) {
-            SL_TRY(status,
-                   take_one(engine, &d->tensors[t],
-                            (float *)(void *)(snapshot->data +
-                                              snapshot->offsets[t])),
-                   out);
-        }
+    for (t = 0; status >= 0 && t < d->n_tensors; t++) {
+        const sl_state_tensor_t *tensor = &d->tensors[t];
+        char *at = snapshot->offsets[t] == UINT64_MAX
+                       ? NULL
+                       : snapshot->data + snapshot->offsets[t];
+
+        status = sl_engine_state_read(engine, tensor->layer, tensor->param,
+                                      tensor->moment, (float *)(void *)at);
     }
-out:
-    return status;
+    return sl_engine_together(engine, status);
 }

@@ -399,6 +399,34 @@ static void not_finite_in_one_replica(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Whoever asks for it gets the poisoned state. */
+static void not_finite_goes_on_when_asked(void **state)
+{
+    fixture_run_t run = {.rows = 4,
+                         .n_micro = 2,
+                         .n_devices = 2,
+                         .n_stages = 1,
+                         .n_replicas = 2,
+                         .not_finite = SL_NOT_FINITE_GO_ON};
+    sl_device_set_t *devices;
+    sl_engine_t *engine;
+    sl_step_report_t report;
+    sl_batch_t batch;
+    float values[28];
+
+    (void)state;
+    run.model = fixture_mlp();
+    fixture_engine(&run, &devices, &engine);
+    batch = poisoned(run.model, run.rows, 3);
+    sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    assert_false(report.is_skipped);
+    sl_assert_ok(sl_engine_param_get(engine, 1, 0, values));
+    assert_true(isnan(values[0]));
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
+}
+
 /* One device has no room: the step fails on all, and can be taken again. */
 static void out_of_memory_on_one_cell(void **state)
 {
@@ -719,6 +747,7 @@ int main(void)
         sl_unit_test(evaluation_gives_the_same_sums),
         sl_unit_test(statistics_of_all_or_of_the_first),
         sl_unit_test(not_finite_in_one_replica),
+        sl_unit_test(not_finite_goes_on_when_asked),
         sl_unit_test(out_of_memory_on_one_cell),
         sl_unit_test(a_replica_that_drifts_is_found),
         sl_unit_test(state_moves_between_grids),
