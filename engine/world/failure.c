@@ -64,14 +64,14 @@ static int has_receiver_from(const sl_world_t *world, int peer)
 
 /* All must know of the failure, and those who send to us, that we take no
  * message any more. */
-static void tell(sl_world_t *world, const sl_control_t *abort, int is_to_all)
+static void tell(sl_world_t *world, const sl_notice_t *abort, int is_to_all)
 {
     int peer;
 
     for (peer = 0; peer < world->size; peer++) {
         if (peer != world->rank &&
             (is_to_all || has_receiver_from(world, peer))) {
-            sl_control_send(world, peer, abort);
+            sl_notice_send(world, peer, abort);
         }
     }
 }
@@ -79,10 +79,10 @@ static void tell(sl_world_t *world, const sl_control_t *abort, int is_to_all)
 void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
                       int is_gone, const char *detail)
 {
-    sl_control_t abort = {.kind = SL_CONTROL_ABORT,
-                          .rank = rank,
-                          .status = status,
-                          .is_gone = is_gone};
+    sl_notice_t abort = {.kind = SL_NOTICE_ABORT,
+                         .rank = rank,
+                         .status = status,
+                         .is_gone = is_gone};
     const int is_ours = rank == world->rank;
     const int is_to_all = is_ours || (is_gone && world->is_finder);
 
@@ -202,10 +202,10 @@ void sl_failure_gone(sl_world_t *world, int peer, const char *why)
     }
     mark_gone(world, peer, 1);
     if (world->is_aborted) {
-        sl_control_t gone = {.kind = SL_CONTROL_ABORT,
-                             .rank = peer,
-                             .status = SL_ERR_COMM,
-                             .is_gone = 1};
+        sl_notice_t gone = {.kind = SL_NOTICE_ABORT,
+                            .rank = peer,
+                            .status = SL_ERR_COMM,
+                            .is_gone = 1};
 
         copy_text(gone.detail, sizeof(gone.detail), why);
         tell(world, &gone, 1);
@@ -269,7 +269,7 @@ void sl_failure_left(sl_world_t *world, int peer)
 }
 
 void sl_failure_on_abort(sl_world_t *world, int from,
-                         const sl_control_t *control)
+                         const sl_notice_t *control)
 {
     const int rank = control->rank;
 
@@ -313,7 +313,7 @@ static void check_alive(sl_world_t *world, int peer, uint64_t now_ns,
 /* Signs of life go to the next rank on a ring and to rank 0. */
 void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
 {
-    const sl_control_t beat = {.kind = SL_CONTROL_BEAT};
+    const sl_notice_t beat = {.kind = SL_NOTICE_BEAT};
     const uint64_t heartbeat_ns = world->params.heartbeat_ns;
     const uint64_t away_ns = now_ns - world->turn_ns;
     int peer;
@@ -333,9 +333,9 @@ void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
         return;
     }
     world->beat_ns = now_ns + heartbeat_ns;
-    sl_control_send(world, neighbour(world, 1), &beat);
+    sl_notice_send(world, neighbour(world, 1), &beat);
     if (neighbour(world, 1) != 0) {
-        sl_control_send(world, 0, &beat);
+        sl_notice_send(world, 0, &beat);
     }
     check_alive(world, neighbour(world, -1), now_ns, world->params.dead_ns);
     for (peer = 1; world->rank == 0 && peer < world->size; peer++) {
@@ -387,9 +387,9 @@ static int is_even(const sl_world_t *world)
 }
 
 void sl_failure_on_ready(sl_world_t *world, int from,
-                         const sl_control_t *control)
+                         const sl_notice_t *control)
 {
-    sl_control_t resume = {.kind = SL_CONTROL_RESUME};
+    sl_notice_t resume = {.kind = SL_NOTICE_RESUME};
     int i;
 
     world->peers[from].is_ready = 1;
@@ -402,11 +402,11 @@ void sl_failure_on_ready(sl_world_t *world, int from,
     resume.n = !is_even(world);
     for (i = 0; i < world->size; i++) {
         world->peers[i].is_ready = 0;
-        sl_control_send(world, i, &resume);
+        sl_notice_send(world, i, &resume);
     }
 }
 
-void sl_failure_on_resume(sl_world_t *world, const sl_control_t *control)
+void sl_failure_on_resume(sl_world_t *world, const sl_notice_t *control)
 {
     world->is_resuming = 1;
     world->is_uneven = control->n != 0;
@@ -425,14 +425,14 @@ static void begin_anew(sl_world_t *world)
     (void)pthread_mutex_unlock(&world->lock);
     end_watch(world);
     sl_port_restart_all(world);
-    sl_control_replay(world);
+    sl_notice_replay(world);
     recover->is_uneven = world->is_uneven;
     sl_request_finish(world, recover, SL_OK, NULL);
 }
 
 void sl_failure_progress(sl_world_t *world)
 {
-    sl_control_t ready = {.kind = SL_CONTROL_READY};
+    sl_notice_t ready = {.kind = SL_NOTICE_READY};
 
     take_lost(world);
     if (world->recover == NULL) {
@@ -441,7 +441,7 @@ void sl_failure_progress(sl_world_t *world)
     ready.n = world->recover->n_sums;
     if (!world->is_ready_sent && sl_port_all_drained(world)) {
         world->is_ready_sent = 1;
-        sl_control_send(world, 0, &ready);
+        sl_notice_send(world, 0, &ready);
     }
     if (world->is_resuming && sl_port_all_drained(world)) {
         world->n_events++;

@@ -40,16 +40,18 @@ function(world_mpi_test name ranks mode)
     add_test(NAME engine.world_mpi_${name}
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/engine/world_mpi.sh
             $<TARGET_FILE:world_mpi> ${ranks} ${mode} ${ARGN})
+    set(lsan ${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp)
     set_tests_properties(engine.world_mpi_${name} PROPERTIES LABELS engine
         TIMEOUT 150 SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+        "LSAN_OPTIONS=suppressions=${lsan};ASAN_OPTIONS=fast_unwind_on_malloc=0")
 endfunction()
 if(NOT SL_SANITIZE MATCHES thread)
     foreach(ranks 2 3 4)
         world_mpi_test(${ranks} ${ranks} all)
     endforeach()
     world_mpi_test(kill 3 kill 1)
-    world_mpi_test(kill_first 3 kill 0)
+    world_mpi_test(orphan 3 orphan 1)
+    world_mpi_test(orphan_first 3 orphan 0)
     world_mpi_test(stop 3 stop 2)
     world_mpi_test(stop_first 2 stop 0)
     world_mpi_test(fail 3 fail 1)
