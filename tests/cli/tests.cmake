@@ -1,5 +1,20 @@
 sl_test(cli ranks LINK sl_cli)
 
+# Hosts made of name spaces, and Slurm; both only as root.
+add_executable(netns_relay netns/relay.c)
+set_target_properties(netns_relay PROPERTIES C_EXTENSIONS OFF
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_link_libraries(netns_relay PRIVATE sl_flags
+    $<BUILD_INTERFACE:sl_warnings>)
+add_test(NAME network.hosts
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/netns/run.sh $<TARGET_FILE:sluice>
+        $<TARGET_FILE:netns_relay>)
+add_test(NAME network.slurm
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
+set_tests_properties(network.hosts network.slurm PROPERTIES
+    LABELS network TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE
+    ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+
 # The program from outside, and the house rules.
 add_test(NAME cli.program
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cli.sh $<TARGET_FILE:sluice>)
