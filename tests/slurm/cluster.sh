@@ -52,6 +52,8 @@ PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=off
 CONF
     echo 'CgroupPlugin=autodetect' >"$folder/slurm/cgroup.conf"
+    # not in the system's, where a killed run would leave its files
+    echo "PMIxCliTmpDirBase=$folder/slurm/spool" >"$folder/slurm/mpi.conf"
     SLURM_CONF=$folder/slurm/slurm.conf
     export SLURM_CONF
     sleep 1
@@ -68,8 +70,17 @@ CONF
 }
 
 cluster_end() {
+    if [ -n "$slurmctld" ]; then
+        scancel --signal=KILL --user=root --full 2>/dev/null
+        scancel --user=root 2>/dev/null
+        n=0
+        while [ -n "$(squeue -h 2>/dev/null)" ] && [ $n -lt 50 ]; do
+            n=$((n + 1))
+            sleep 0.1
+        done
+    fi
     for pid in $slurmd $slurmctld $munged; do
         kill "$pid" 2>/dev/null
     done
-    wait 2>/dev/null
+    wait $slurmd $slurmctld $munged 2>/dev/null
 }
