@@ -167,7 +167,7 @@ pid_of() {
     done
 }
 all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
-launchers='mpi tcp'
+launchers='mpi'
 command -v mpirun >/dev/null || launchers=tcp
 
 for by in $launchers; do
@@ -234,10 +234,100 @@ for by in $launchers; do
     fi
 done
 
-# a run that is not finite: all ranks decide alike
-start mpi --set optimizer.lr=1e30
-waits 60 1 'not finite'
-says both.log 'not finite' 'not finite'
+# ---- what one rank alone meets ----
+# each START ...: rank 0 with one command line, rank 1 with another
+uneven() { # "ARGUMENT of rank 0..." "ARGUMENT of rank 1..."
+    launcher=mpi
+    rm -f m.jsonl
+    # shellcheck disable=SC2086
+    mpirun $as_root --host localhost:2 --bind-to none \
+        -np 1 "$sluice" train $1 --quiet --metrics m.jsonl : \
+        -np 1 "$sluice" train $2 --quiet --metrics m.jsonl >both.log 2>&1 &
+    job=$!
+}
+once() { # TEXT WHAT: in one message
+    n=$(grep -ce "$1" both.log)
+    if [ "$n" -eq 1 ]; then ok; else bad "$2: $n times '$1'"; fi
+}
+if command -v mpirun >/dev/null; then
+    uneven gpt.yaml 'gpt.yaml --batch 16'
+    waits 60 2 'another config'
+    once "rank 1 on host .* has another config than rank 0: 'train.batch=16'" \
+        'another config'
+
+    uneven gpt.yaml 'gpt.yaml --batch x'
+    waits 60 2 'a wrong config on one rank'
+    says both.log 'batch' 'a wrong config on one rank'
+
+    uneven gpt.yaml 'gpt.yaml --device-memory 100KiB'
+    waits 60 fails 'no memory on one rank'
+    once 'limit' 'no memory on one rank'
+
+    # other data under the same name
+    mkdir here there
+    for at in here there; do
+        sed 's/^data:.*/data: {format: text, path: text.txt, context: 32}/
+            s/vocab: 64/vocab: 256/' gpt.yaml >$at/text.yaml
+        i=0
+        while [ $i -lt 400 ]; do
+            echo "$i: the quick brown fox jumps over the lazy dog"
+            i=$((i + 1))
+        done >$at/text.txt
+    done
+    sed -i 's/quick/quiet/' there/text.txt
+    uneven here/text.yaml there/text.yaml
+    waits 60 2 'other data'
+    once 'rank 1 on host .* has other data than rank 0' 'other data'
+
+    # data that can no longer be read on one rank
+    cp here/text.txt there/text.txt
+    uneven 'here/text.yaml --steps 1000000' 'there/text.yaml --steps 1000000'
+    until_true steps_done 5
+    : >there/text.txt
+    waits 60 fails 'a bad batch'
+    says both.log 'there/text.txt' 'a bad batch'
+
+    # a memory limit below the need on one rank: all wait, then go on
+    start mpi --steps 400 --dead-after 2 --job-name held
+    until_true steps_done 5
+    "$sluice" ctl limit held.1 all 500KiB >/dev/null
+    until_true grep -q 'waiting for a higher limit' both.log
+    sleep 4
+    "$sluice" ctl limit held.1 all 1GiB >/dev/null
+    waits 120 0 'a memory limit'
+    if [ "$(hash_in both.log)" = "$(hash_in long.log)" ]; then ok; else
+        bad 'a memory limit: another state'
+    fi
+
+    # a run that is not finite: all ranks decide alike
+    start mpi --set optimizer.lr=1e30
+    waits 60 1 'not finite'
+    once 'not finite' 'not finite'
+    start mpi --set optimizer.lr=1e30 --not-finite skip --steps 10
+    waits 60 0 'not finite, skipped'
+
+    # too many ranks for the stages
+    start mpi --stages 1
+    waits 60 2 'a rank without work'
+    once 'leave rank 1 of 2 without work' 'a rank without work'
+
+    # restarted by the launcher, from the last checkpoint
+    rm -rf checkpoints m.jsonl
+    "$sluice" launch --ranks 2 --restarts 3 --back-off 0.1 -- train gpt.yaml \
+        --quiet --metrics m.jsonl --steps 1000 --checkpoint checkpoints \
+        --checkpoint-every 20 >both.log 2>&1 &
+    job=$!
+    launcher=mpi
+    until_true test -s checkpoints/latest
+    kill -KILL "$(pid_of 1)"
+    waits 120 0 'a restart'
+    says both.log 'exited on signal 9' 'a restart'
+    says both.log '2 processes on localhost:2, from step-' 'a restart'
+    "$sluice" train gpt.yaml --quiet --steps 1000 >through.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad 'a restart: another state'
+    fi
+fi
 
 echo "$n_passed passed, $n_failed failed"
 [ $n_failed -eq 0 ]
