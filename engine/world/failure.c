@@ -195,27 +195,52 @@ static void give_up_recovery(sl_world_t *world, const char *why)
     }
 }
 
-void sl_failure_gone(sl_world_t *world, int peer, const char *why)
+/* One message a job. */
+static void report(const char *why, int is_reporter)
+{
+    if (is_reporter) {
+        sl_error("%s", why);
+    } else {
+        sl_debug("%s", why);
+    }
+}
+
+/* All see a connection end at once; of those that are left the first says so.
+ */
+static int is_first_but(const sl_world_t *world, int lost)
+{
+    int rank = 0;
+
+    while (rank < world->rank && (rank == lost || world->peers[rank].is_gone)) {
+        rank++;
+    }
+    return rank == world->rank;
+}
+
+void sl_failure_gone(sl_world_t *world, int peer, const char *why,
+                     int is_reporter)
 {
     if (world->peers[peer].is_gone || world->is_over) {
         return;
     }
     mark_gone(world, peer, 1);
+    world->is_reported = is_reporter;
     if (world->is_aborted) {
         sl_notice_t gone = {.kind = SL_NOTICE_ABORT,
                             .rank = peer,
                             .status = SL_ERR_COMM,
-                            .is_gone = 1};
+                            .is_gone = 1,
+                            .n = 1};
 
         copy_text(gone.detail, sizeof(gone.detail), why);
         tell(world, &gone, 1);
     } else {
-        /* one message a job: of the rank that finds it */
-        sl_error("%s", why);
+        report(why, is_reporter);
         world->is_finder = 1;
         sl_failure_enter(world, SL_ERR_COMM, peer, 1, why);
         world->is_finder = 0;
     }
+    world->is_reported = 0;
     sl_port_drop_peer(world, peer);
     give_up_recovery(world, why);
 }
@@ -224,6 +249,13 @@ void sl_failure_gone(sl_world_t *world, int peer, const char *why)
  * ports would pull from under its feet. */
 void sl_world_on_lost(sl_world_t *world, int peer, const char *why)
 {
+    const int is_leaving_well =
+        world->leave != NULL && !world->is_aborted && !world->is_leaving;
+
+    if (is_leaving_well && peer != 0) {
+        /* it heard rank 0's goodbye before us */
+        world->peers[peer].is_broken = 1;
+    }
     if (!world->peers[peer].is_broken) {
         world->peers[peer].is_broken = 1;
         world->peers[peer].is_lost = 1;
@@ -247,7 +279,7 @@ static void take_lost(sl_world_t *world)
             }
             (void)snprintf(text, sizeof(text), "rank %d on host %s is gone: %s",
                            peer, world->link->hosts[peer], world->lost_why);
-            sl_failure_gone(world, peer, text);
+            sl_failure_gone(world, peer, text, is_first_but(world, peer));
         }
     }
 }
@@ -272,6 +304,7 @@ void sl_failure_on_abort(sl_world_t *world, int from,
                          const sl_notice_t *control)
 {
     const int rank = control->rank;
+    int is_reporter = 0;
 
     if (rank < 0 || rank >= world->size) {
         return;
@@ -284,9 +317,14 @@ void sl_failure_on_abort(sl_world_t *world, int from,
     }
     if (control->is_gone) {
         mark_gone(world, rank, 1);
+        is_reporter =
+            !world->is_aborted && control->n == 0 && is_first_but(world, rank);
+        report(control->detail, is_reporter);
     }
+    world->is_reported = control->n != 0 || is_reporter;
     sl_failure_enter(world, (sl_status_t)control->status, rank,
                      control->is_gone, control->detail);
+    world->is_reported = 0;
     sl_port_pay_back(world, from);
     if (control->is_gone) {
         sl_port_drop_peer(world, rank);
@@ -307,7 +345,7 @@ static void check_alive(sl_world_t *world, int peer, uint64_t now_ns,
     (void)snprintf(text, sizeof(text),
                    "rank %d on host %s has not answered for %.3g s", peer,
                    world->link->hosts[peer], (double)(now_ns - seen_ns) * 1e-9);
-    sl_failure_gone(world, peer, text);
+    sl_failure_gone(world, peer, text, 1);
 }
 
 /* Signs of life go to the next rank on a ring and to rank 0. */

@@ -124,6 +124,7 @@ void sl_world_on_xfer(sl_world_t *world, sl_xfer_t *xfer);
 void sl_world_on_lost(sl_world_t *world, int peer, const char *why);
 
 sl_status_t sl_link_mpi_create(sl_link_t **link_p);
+/** *link_p is NULL when the environment says that there is one rank. */
 sl_status_t sl_link_tcp_create(sl_link_t **link_p);
 sl_status_t sl_link_local_create(int n, sl_link_t **links);
 
@@ -299,6 +300,7 @@ struct sl_world {
     int is_over;     /**< goodbye came, or left after a failure */
     int is_expelled; /**< the others gave this rank up */
     int is_finder;   /**< this rank found a dead one: tell all */
+    int is_reported; /**< and has told the user */
     int n_gone;
     int n_lost; /**< to be marked as gone at the end of the turn */
     char lost_why[SL_WORLD_DETAIL_BYTES / 2];
@@ -373,7 +375,8 @@ void sl_failure_enter_own(sl_world_t *world);
 void sl_failure_on_abort(sl_world_t *world, int from,
                          const sl_notice_t *control);
 /** This rank finds that another is dead. */
-void sl_failure_gone(sl_world_t *world, int peer, const char *why);
+void sl_failure_gone(sl_world_t *world, int peer, const char *why,
+                     int is_reporter);
 /** Another rank says that it leaves a failed job. */
 void sl_failure_left(sl_world_t *world, int peer);
 void sl_failure_beat(sl_world_t *world, uint64_t now_ns);
