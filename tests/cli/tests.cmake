@@ -12,8 +12,7 @@ add_test(NAME network.hosts
 add_test(NAME network.slurm
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
 set_tests_properties(network.hosts network.slurm PROPERTIES
-    LABELS network TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE
-    ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+    LABELS network TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
 
 # The program from outside, and the house rules.
 add_test(NAME cli.program
@@ -34,7 +33,18 @@ add_test(NAME cli.faults
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
         $<TARGET_FILE:sluice>)
 set_tests_properties(cli.launch cli.faults PROPERTIES
-    TIMEOUT 900 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+    TIMEOUT 900 PROCESSORS 2)
+set_tests_properties(cli.launch cli.faults network.hosts network.slurm
+    PROPERTIES ENVIRONMENT "${SL_TEST_ENVIRONMENT};LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+# Open MPI is not instrumented for races.
+if(NOT SL_SANITIZE MATCHES thread)
+    add_test(NAME cli.mpi
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cli.mpi PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
+        PROCESSORS 2 ENVIRONMENT
+        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+endif()
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers

@@ -622,6 +622,100 @@ static void limits_move_on_every_rank(void **state)
     sl_model_destroy(run.model);
 }
 
+static void *raise_share(void *arg)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    sl_op_manager_t *ops = arg;
+
+    (void)nanosleep(&pause, NULL);
+    (void)!sl_op_manager_share_set(ops, 100.0, SL_SHARE_TOKEN_BUCKET);
+    return NULL;
+}
+
+/* Rank 1 is suspended in the middle of its work; the others wait for it. */
+static void body_suspended(bed_member_t *member)
+{
+    sl_op_manager_t *ops = member->devices->devices[0].ops;
+    sl_step_report_t report;
+    pthread_t thread;
+    int i;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (i = 0; i < 2; i++) {
+        if (member->rank == 1) {
+            (void)MEMBER_OK(member, sl_op_manager_share_set(
+                                        ops, 0.0, SL_SHARE_TOKEN_BUCKET));
+            if (!MEMBER_CHECK(member, pthread_create(&thread, NULL, raise_share,
+                                                     ops) == 0)) {
+                return;
+            }
+        }
+        (void)MEMBER_OK(
+            member,
+            sl_engine_step(member->engine, &member->bed->batches[i], &report));
+        if (member->rank == 1) {
+            (void)pthread_join(thread, NULL);
+        }
+    }
+}
+
+static void a_suspended_rank_is_waited_for(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 3};
+
+    (void)state;
+    run.model = fixture_mlp();
+    ranks_run(&bed, &run, 3, 2, body_suspended, NULL);
+    sl_model_destroy(run.model);
+}
+
+/* ---- edges ---- */
+
+static void body_edges(bed_member_t *member)
+{
+    sl_step_report_t report;
+    sl_edge_t edge;
+    int i, step, n_sent = 0;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (step = 0; step < 2; step++) {
+        (void)MEMBER_OK(member,
+                        sl_engine_step(member->engine,
+                                       &member->bed->batches[step], &report));
+    }
+    for (i = 0; sl_engine_edge(member->engine, i, &edge); i++) {
+        const int is_pipeline = strcmp(edge.kind, "forward") == 0 ||
+                                strcmp(edge.kind, "backward") == 0;
+
+        (void)MEMBER_CHECK(member, edge.peer != member->rank);
+        (void)MEMBER_CHECK(member, !is_pipeline || edge.n_messages == 2 * 4);
+        (void)MEMBER_CHECK(member, edge.n_messages == 0 || edge.n_bytes > 0);
+        n_sent += edge.is_sender && is_pipeline;
+    }
+    (void)MEMBER_CHECK(member, n_sent == 1);
+}
+
+static void edges_are_counted(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {.rows = 16,
+                         .n_micro = 4,
+                         .n_devices = 1,
+                         .n_stages = 2,
+                         .n_replicas = 1};
+
+    (void)state;
+    run.model = fixture_mlp();
+    ranks_run(&bed, &run, 2, 2, body_edges, NULL);
+    sl_model_destroy(run.model);
+}
+
 /* ---- many failures ---- */
 
 static uint32_t draw(int step, int attempt, int what)
@@ -733,6 +827,8 @@ int main(void)
         sl_unit_test(state_goes_in_and_out_on_all_ranks),
         sl_unit_test(the_memory_plan_is_of_all_ranks),
         sl_unit_test(limits_move_on_every_rank),
+        sl_unit_test(a_suspended_rank_is_waited_for),
+        sl_unit_test(edges_are_counted),
         sl_unit_test(failures_at_any_instant_cost_nothing),
     };
 

@@ -659,6 +659,46 @@ static void the_memory_plan_counts_buckets(void **state)
     sl_model_destroy(run.model);
 }
 
+/* What is recomputed to fit changes no bit, on any replica. */
+static void recompute_auto_fits_all_replicas(void **state)
+{
+    fixture_run_t run = {.rows = 128,
+                         .n_micro = 8,
+                         .n_steps = 2,
+                         .n_devices = 4,
+                         .n_stages = 2,
+                         .n_replicas = 2};
+    sl_device_set_t *devices;
+    sl_engine_params_t params;
+    sl_memory_plan_t full = {0}, none = {0};
+    fixture_result_t want, got;
+    int d;
+
+    (void)state;
+    run.model = fixture_unet();
+    want = fixture_train(&run);
+    fixture_params(&run, &devices, &params);
+    sl_assert_ok(sl_engine_rehearse(&params, &none));
+    params.recompute = SL_RECOMPUTE_FULL;
+    sl_assert_ok(sl_engine_rehearse(&params, &full));
+    for (d = 0; d < 4; d++) {
+        const size_t most = none.devices[d].held_bytes;
+        const size_t least = full.devices[d].held_bytes;
+
+        if (most > least && most - (most - least) / 4 > run.memory_bytes) {
+            run.memory_bytes = most - (most - least) / 4;
+        }
+    }
+    assert_true(run.memory_bytes > 0);
+    sl_memory_plan_cleanup(&none);
+    sl_memory_plan_cleanup(&full);
+    sl_device_set_destroy(devices);
+    run.recompute = SL_RECOMPUTE_AUTO;
+    got = fixture_train(&run);
+    assert_same(&got, &want, &run);
+    sl_model_destroy(run.model);
+}
+
 /* ---- reports ---- */
 
 static void cells_and_signals_are_told(void **state)
@@ -720,6 +760,7 @@ static void wrong_counts_are_refused(void **state)
     sl_device_set_t *devices;
     sl_engine_params_t params;
     sl_engine_t *engine = NULL;
+    sl_grid_t *grid = NULL;
 
     (void)state;
     run.model = fixture_mlp();
@@ -731,6 +772,13 @@ static void wrong_counts_are_refused(void **state)
     params.n_replicas = 2;
     params.check_replicas = -1;
     sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_CONFIG);
+    /* a grid of other devices */
+    params.check_replicas = 0;
+    sl_assert_ok(sl_grid_create(NULL, devices, &grid));
+    grid->n_slots = 1;
+    params.grid = grid;
+    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_INVALID_ARG);
+    sl_grid_destroy(grid);
     sl_device_set_destroy(devices);
     sl_model_destroy(run.model);
 }
@@ -753,6 +801,7 @@ int main(void)
         sl_unit_test(state_moves_between_grids),
         sl_unit_test(gradients_are_those_of_the_mini_batch),
         sl_unit_test(the_memory_plan_counts_buckets),
+        sl_unit_test(recompute_auto_fits_all_replicas),
         sl_unit_test(cells_and_signals_are_told),
         sl_unit_test(wrong_counts_are_refused),
     };
