@@ -376,22 +376,6 @@ SL_NODISCARD sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
  * and they differ. */
 SL_NODISCARD sl_status_t sl_engine_check_replicas(sl_engine_t *engine);
 
-/** For checkpoints: plain values (moment -1) or a moment on the rank that has
- *  the layer in replica 0, whose `plain` they go to. All ranks call it alike,
- *  and sl_engine_together() after the last; a failure is this rank's. */
-SL_NODISCARD sl_status_t sl_engine_state_read(const sl_engine_t *engine,
-                                              int layer, int param, int moment,
-                                              float *plain);
-/** That rank. */
-int sl_engine_state_rank(const sl_engine_t *engine, int layer);
-/** Whether this rank has the parameter, or one that is tied to it. */
-int sl_engine_state_is_needed(const sl_engine_t *engine, int layer, int param);
-/** Into this rank's replicas, those tied to it too; no other rank takes
- *  part. */
-SL_NODISCARD sl_status_t sl_engine_state_write(sl_engine_t *engine, int layer,
-                                               int param, int moment,
-                                               const float *plain);
-
 /* recompute_auto.c */
 /** Which layers to keep under recompute `auto`; *keeps_p is the caller's,
  *  one a layer. When nothing fits, nothing is kept. */

@@ -342,63 +342,10 @@ out:
     return status;
 }
 
-/* ---- for checkpoints: without the others ---- */
-
-sl_status_t sl_engine_state_read(const sl_engine_t *engine, int layer,
-                                 int param, int moment, float *plain)
+sl_status_t sl_state_write(sl_engine_t *engine, int layer, int param,
+                           int moment, const float *plain)
 {
-    const sl_state_kind_t kind = moment < 0 ? STATE_VALUE : STATE_MOMENT;
-    sl_state_item_t item;
-    sl_status_t status;
-    int is_here;
-
-    SL_TRY(status, find_item(engine, layer, param, kind, moment, &item), out);
-    status = read_plain(engine, &item, plain, &is_here);
-out:
-    return status;
-}
-
-int sl_engine_state_rank(const sl_engine_t *engine, int layer)
-{
-    return sl_engine_rank_of(engine, 0, engine->layer_stage[layer]);
-}
-
-static int has_layer(const sl_engine_t *engine, int layer)
-{
-    int r, n = 0;
-
-    for (r = 0; r < engine->n_replicas; r++) {
-        n +=
-            sl_engine_find_stage(engine, r, engine->layer_stage[layer]) != NULL;
-    }
-    return n > 0;
-}
-
-int sl_engine_state_is_needed(const sl_engine_t *engine, int layer, int param)
-{
-    const sl_model_t *model = engine->params.model;
-    int l, p;
-
-    if (has_layer(engine, layer)) {
-        return 1;
-    }
-    for (l = 0; l < model->n_layers; l++) {
-        for (p = 0; p < model->layers[l]->n_params; p++) {
-            const sl_param_t *user = &model->layers[l]->params[p];
-
-            if (user->tied_layer == layer && user->tied_param == param &&
-                has_layer(engine, l)) {
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
-
-sl_status_t sl_engine_state_write(sl_engine_t *engine, int layer, int param,
-                                  int moment, const float *plain)
-{
-    const sl_state_kind_t kind = moment < 0 ? STATE_VALUE : STATE_MOMENT;
+    const sl_state_kind_t kind = moment < 0 ? SL_STATE_VALUE : SL_STATE_MOMENT;
     sl_state_item_t item;
     sl_status_t status;
 

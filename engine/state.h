@@ -32,4 +32,10 @@ SL_NODISCARD sl_status_t sl_state_read(const sl_engine_t *engine,
                                        const sl_state_item_t *item,
                                        float *plain, int *is_here_p);
 
+/** Plain values (moment -1; tied users too) or a moment into this rank's
+ *  replicas; no other rank takes part. */
+SL_NODISCARD sl_status_t sl_state_write(sl_engine_t *engine, int layer,
+                                        int param, int moment,
+                                        const float *plain);
+
 #endif /* SL_ENGINE_STATE_H */

@@ -121,6 +121,21 @@ SL_NODISCARD sl_status_t sl_run_compare(const char *what,
                                         const sl_manifest_t *manifest,
                                         sl_resume_kind_t kind);
 
+/** The rank that writes a tensor: where replica 0 has it. */
+int sl_tensor_rank(const sl_engine_t *engine, const sl_state_tensor_t *tensor);
+/** Whether this rank has it, or one that is tied to it. */
+int sl_tensor_is_needed(const sl_engine_t *engine,
+                        const sl_state_tensor_t *tensor);
+/** Into `values` of that rank. All ranks call it alike, and
+ *  sl_engine_together() after the last; a failure is this rank's. */
+SL_NODISCARD sl_status_t sl_tensor_read(const sl_engine_t *engine,
+                                        const sl_state_tensor_t *tensor,
+                                        float *values);
+/** Into this rank's replicas, those tied to it too. */
+SL_NODISCARD sl_status_t sl_tensor_write(sl_engine_t *engine,
+                                         const sl_state_tensor_t *tensor,
+                                         const float *values);
+
 /* ---- the directory ---- */
 
 typedef struct sl_store {

@@ -129,8 +129,7 @@ static sl_status_t load_tensor(sl_engine_t *engine, sl_source_t *source,
                 (unsigned long long)tensor->n_bytes, tensor->name);
     }
     SL_TRY(status, sl_safetensors_read(source->file, entry, values), out);
-    status = sl_engine_state_write(engine, tensor->layer, tensor->param,
-                                   tensor->moment, values);
+    status = sl_tensor_write(engine, tensor, values);
 out:
     free(values);
     return status;
@@ -144,8 +143,7 @@ static sl_status_t load(sl_engine_t *engine, sl_source_t *source,
 
     for (t = 0; t < d->n_tensors; t++) {
         if (is_wanted(&d->tensors[t], kind) &&
-            sl_engine_state_is_needed(engine, d->tensors[t].layer,
-                                      d->tensors[t].param)) {
+            sl_tensor_is_needed(engine, &d->tensors[t])) {
             SL_TRY(status, load_tensor(engine, source, &d->tensors[t]), out);
         }
     }

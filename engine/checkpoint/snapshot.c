@@ -35,7 +35,7 @@ static int plan_rank(const sl_checkpoint_run_t *run,
     for (t = 0; t < d->n_tensors; t++) {
         const sl_state_tensor_t *tensor = &d->tensors[t];
 
-        if (sl_engine_state_rank(run->engine, tensor->layer) != rank) {
+        if (sl_tensor_rank(run->engine, tensor) != rank) {
             continue;
         }
         if (shard == NULL || n_bytes + tensor->n_bytes > MAX_SHARD_BYTES) {
@@ -153,8 +153,7 @@ sl_status_t sl_snapshot_take(sl_snapshot_t *snapshot, sl_engine_t *engine,
                        ? NULL
                        : snapshot->data + snapshot->offsets[t];
 
-        status = sl_engine_state_read(engine, tensor->layer, tensor->param,
-                                      tensor->moment, (float *)(void *)at);
+        status = sl_tensor_read(engine, tensor, (float *)(void *)at);
     }
     return sl_engine_together(engine, status);
 }

@@ -3,7 +3,8 @@
 # Checkpoints as a person uses them, and runs that are killed at any instant:
 # each goes on and ends with the hash of one that was never interrupted.
 #   tests/cli/test_checkpoint.sh build/sluice
-# SLUICE_KILLS: how many times a run is killed (20).
+# SLUICE_KILLS: how many times a run is killed (20). SLUICE_NO_MPI: when set,
+# nothing is run under mpirun.
 set -u
 sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 n_kills=${SLUICE_KILLS:-20}
@@ -195,6 +196,35 @@ for signal in INT TERM; do
         bad "$signal: exit status $status, $name"
     fi
 done
+
+# ---- many processes write their parts; another number of them goes on ----
+# ranks N ARGUMENT...: the hash that N processes end with
+ranks() {
+    n=$1
+    shift
+    timeout 120 mpirun --oversubscribe --bind-to none -n "$n" "$sluice" \
+        train gpt.yaml --quiet --threads 1 "$@" 2>err | tee out |
+        sed -n 's/.*state-hash //p'
+}
+if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_btl=self,vader,tcp
+    export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    rm -rf c d
+    want=$(hash_of gpt.yaml)
+    ranks 2 --steps 11 --checkpoint c --checkpoint-every 5 >/dev/null
+    [ "$(find c/step-00000011 -name 'state-*' | wc -l)" -eq 2 ] && ok ||
+        bad 'two ranks, two shards'
+    passes '^step-00000011 .*ok' checkpoint verify c
+    same "$want" "$(ranks 3 --resume c --schedule 1f1b)" 'two ranks to three'
+    same "$want" "$(hash_of gpt.yaml --resume c)" 'two ranks to one process'
+    want=$(hash_of gpt.yaml --replicas 2 --devices cpu:2)
+    ranks 2 --replicas 2 --stages 1 --set parallel.zero1=true --steps 13 \
+        --checkpoint d >/dev/null
+    same "$want" "$(ranks 4 --replicas 2 --stages 2 --resume d)" \
+        'two replicas, sharded moments'
+    refuses 1 'is of another run' train gpt.yaml --resume d --batch 8
+fi
 
 # ---- kill -9 ----
 run() {

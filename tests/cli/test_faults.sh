@@ -167,7 +167,7 @@ pid_of() {
     done
 }
 all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
-launchers='mpi'
+launchers='mpi tcp'
 command -v mpirun >/dev/null || launchers=tcp
 
 for by in $launchers; do
@@ -300,10 +300,12 @@ if command -v mpirun >/dev/null; then
     fi
 
     # a run that is not finite: all ranks decide alike
-    start mpi --set optimizer.lr=1e30
+    start mpi --set optimizer.type=sgd \
+        --set optimizer.lr=1e6
     waits 60 1 'not finite'
     once 'not finite' 'not finite'
-    start mpi --set optimizer.lr=1e30 --not-finite skip --steps 10
+    start mpi --set optimizer.type=sgd \
+        --set optimizer.lr=1e6 --not-finite skip --steps 10
     waits 60 0 'not finite, skipped'
 
     # too many ranks for the stages
