@@ -427,21 +427,36 @@ out:
     return status;
 }
 
-/* The other ranks end with this rank's failure. Rank 0 prints for all, so
- * that a failure is one message: a rank that only heard of it is quiet.
- * @return whether it is */
-static int tell_failure(const sl_train_t *train, sl_status_t status)
+static void keep_status(void *ctx, sl_status_t status, const char *detail)
 {
-    if (status >= 0 || train->job.world == NULL) {
+    (void)detail;
+    *(sl_status_t *)ctx = status;
+}
+
+/* The other ranks end with this rank's failure, or this one with that of
+ * another. Rank 0 prints for all, so that a failure is one message: a rank that
+ * only heard of it is quiet.
+ * @return the exit status, which is the same on all; 0 = see sl_exit_status */
+static int tell_failure(const sl_train_t *train, sl_status_t *status_p)
+{
+    sl_world_t *world = train->job.world;
+    sl_status_t cause = SL_OK;
+
+    if (*status_p >= 0 || world == NULL) {
         return 0;
     }
-    sl_world_abort(train->job.world, status, sl_last_error());
-    return !sl_job_is_first(&train->job);
+    sl_world_watch(world, keep_status, &cause);
+    sl_world_watch(world, NULL, NULL);
+    if (cause < 0) {
+        *status_p = cause;
+    }
+    sl_world_abort(world, *status_p, sl_last_error());
+    return sl_job_is_first(&train->job) ? 0 : sl_exit_code(*status_p);
 }
 
 int sl_command_train(int argc, char **argv)
 {
-    int is_quiet;
+    int quiet_status;
     sl_options_t options;
     sl_train_t train;
     sl_status_t status;
@@ -462,11 +477,11 @@ int sl_command_train(int argc, char **argv)
            out);
     status = run(&train);
 out:
-    is_quiet = tell_failure(&train, status);
+    quiet_status = tell_failure(&train, &status);
     close_all(&train);
     sl_options_cleanup(&options);
     if (status < 0) {
-        return is_quiet ? sl_exit_code(status) : sl_exit_status(status);
+        return quiet_status != 0 ? quiet_status : sl_exit_status(status);
     }
     return is_over(&train) ? EXIT_INTERRUPTED : 0;
 }
