@@ -37,6 +37,8 @@ static sl_status_t find_stages(sl_job_t *job)
         job->n_stages = (int)(job->grid->n_slots / job->config.replicas);
         job->n_stages = job->n_stages > 0 ? job->n_stages : 1;
     }
+    status = sl_grid_check(job->grid, (int)job->config.replicas, job->n_stages,
+                           job->devices->n_devices);
 out:
     return status;
 }

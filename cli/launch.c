@@ -264,7 +264,7 @@ static int may_restart(sl_launch_t *launch, const sl_launch_end_t *end,
         return 0;
     }
     if (launch->n_ranks > n_slots) {
-        launch->n_ranks = n_slots;
+        launch->n_ranks = sl_launch_usable_ranks(launch, n_slots);
     }
     return sl_launch_n_signals() == 0;
 }

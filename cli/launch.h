@@ -95,9 +95,12 @@ typedef struct sl_launch {
     /* now */
     sl_launch_hosts_t hosts;
     int n_ranks;
-    int n_in_row;      /**< restarts without a new checkpoint between */
-    int is_resumed;    /**< the next run goes on from the last checkpoint */
+    int n_in_row;   /**< restarts without a new checkpoint between */
+    int is_resumed; /**< the next run goes on from the last checkpoint */
+    /* of the job */
     char *checkpoints; /**< their folder; owned; NULL = none are written */
+    int n_replicas, n_stages; /**< stages: 0 = as many as devices allow */
+    int n_devices;            /**< of a rank */
 } sl_launch_t;
 
 /** One line for the user, on stderr. */
@@ -105,6 +108,8 @@ void sl_launch_say(const char *fmt, ...) SL_PRINTF(1, 2);
 /** Check the command and find where checkpoints go.
  *  @return SL_OK, SL_ERR_CONFIG, SL_ERR_IO */
 SL_NODISCARD sl_status_t sl_launch_read_config(sl_launch_t *launch);
+/** The most ranks, at most `n`, that all get work when the job is cut anew. */
+int sl_launch_usable_ranks(const sl_launch_t *launch, int n);
 /** What changes with each new checkpoint; "" without one. */
 void sl_launch_mark(const sl_launch_t *launch, char mark[SL_LAUNCH_MARK_BYTES]);
 /** Print the command of the next run as a shell would take it. */

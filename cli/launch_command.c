@@ -37,6 +37,41 @@ void sl_launch_say(const char *fmt, ...)
 
 /* ---- the job's command line ---- */
 
+/* N of "cpu:N"; what is wrong with it the job will say. */
+static int count_devices(const char *spec)
+{
+    const char *colon = strchr(spec, ':');
+    const long n = colon == NULL ? 1 : strtol(colon + 1, NULL, 10);
+
+    return n >= 1 && n <= SL_LAUNCH_MAX_SLOTS ? (int)n : 1;
+}
+
+/* Whether n ranks have a cell each, as sl_grid_check() wants. */
+static int is_usable(const sl_launch_t *launch, int n)
+{
+    const int64_t n_slots = (int64_t)n * launch->n_devices;
+    const int64_t n_fit = n_slots / launch->n_replicas;
+    const int64_t n_stages = launch->n_stages > 0 ? launch->n_stages
+                             : n_fit > 0          ? n_fit
+                                                  : 1;
+    const int64_t n_cells = n_stages * launch->n_replicas;
+    int64_t c;
+    int n_used = 0;
+
+    for (c = 0; c < n_cells; c++) {
+        n_used += c * n_slots / n_cells / launch->n_devices == n_used;
+    }
+    return n_used == n;
+}
+
+int sl_launch_usable_ranks(const sl_launch_t *launch, int n)
+{
+    while (n > 1 && !is_usable(launch, n)) {
+        n--;
+    }
+    return n;
+}
+
 sl_status_t sl_launch_read_config(sl_launch_t *launch)
 {
     char **argv = calloc((size_t)launch->argc + 1, sizeof(*argv));
@@ -58,6 +93,9 @@ sl_status_t sl_launch_read_config(sl_launch_t *launch)
                           (const char *const *)options.overrides,
                           options.n_overrides, &config),
            out);
+    launch->n_replicas = (int)config.replicas;
+    launch->n_stages = (int)config.stages;
+    launch->n_devices = count_devices(config.device_spec);
     if (config.checkpoint_dir != NULL) {
         launch->checkpoints = strdup(config.checkpoint_dir);
         if (launch->checkpoints == NULL) {

@@ -268,6 +268,19 @@ says 'rank 1 with PID 0 on node b exited on signal 9'
 launches 0 'lost c.example.org 1; lost c 1; exit 0' --hosts a,b,c --restarts 3 \
     -- train gpt.yaml
 run_has 3 'np 2 --host a:1,b:1 '
+# so many ranks that each has work: a replica is never lost
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2
+run_has 3 'np 2 --host a:1,c:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2 --stages 2
+run_has 3 'np 3 --host a:1,c:1,d:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c --restarts 3 -- \
+    train gpt.yaml --replicas 4
+run_has 3 'np 2 --host a:1,c:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2 --devices cpu:2
+run_has 3 'np 3 --host a:1,c:1,d:1 '
 # different hosts, one each: none goes
 launches 0 'killed a; killed b; exit 0' --hosts a,b --restarts 3 -- \
     train gpt.yaml
