@@ -249,7 +249,7 @@ static int may_restart(sl_launch_t *launch, const sl_launch_end_t *end,
     if (launch->n_restarts == 0) {
         return 0;
     }
-    launch->n_in_row = has_progress ? 1 : launch->n_in_row + 1;
+    launch->n_in_row = has_progress ? 0 : launch->n_in_row + 1;
     if (launch->n_in_row > launch->n_restarts) {
         sl_launch_say("%d restart%s brought no new checkpoint: giving up",
                       launch->n_restarts, launch->n_restarts == 1 ? "" : "s");
@@ -274,17 +274,21 @@ static void back_off(const sl_launch_t *launch, const char *from)
     const double most_s = BACK_OFF_MAX_S;
     double wait_s = (double)launch->back_off_ns * 1e-9;
     char *hosts = sl_launch_hosts_text(&launch->hosts, launch->n_ranks);
+    char count[64] = "";
     int i;
 
     for (i = 1; i < launch->n_in_row && wait_s < most_s; i++) {
         wait_s *= 2;
     }
     wait_s = wait_s < most_s ? wait_s : most_s;
-    sl_launch_say("restart in %.3g s (%d of %d without a new checkpoint): "
-                  "%d process%s on %s, from %s",
-                  wait_s, launch->n_in_row, launch->n_restarts, launch->n_ranks,
-                  launch->n_ranks == 1 ? "" : "es", hosts == NULL ? "?" : hosts,
-                  from);
+    if (launch->n_in_row > 0) {
+        (void)snprintf(count, sizeof(count),
+                       " (%d of %d without a new checkpoint)", launch->n_in_row,
+                       launch->n_restarts);
+    }
+    sl_launch_say("restart in %.3g s%s: %d process%s on %s, from %s", wait_s,
+                  count, launch->n_ranks, launch->n_ranks == 1 ? "" : "es",
+                  hosts == NULL ? "?" : hosts, from);
     free(hosts);
     sl_launch_pause((uint64_t)(wait_s * 1e9));
 }
