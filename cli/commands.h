@@ -2,8 +2,8 @@
 /**
  * @file commands.h
  * The subcommands. Each takes its own argc and argv (argv[0] is its name)
- * and returns the process's exit status: 0 done, 1 failed, 2 wrong usage,
- * 130 ended early by Ctrl-C.
+ * and returns the process's exit status: 0 done, 1 failed, 2 wrong usage or
+ * config, 130 ended early by a signal or an order to stop.
  */
 #ifndef SL_CLI_COMMANDS_H
 #define SL_CLI_COMMANDS_H
@@ -19,6 +19,7 @@ typedef struct sl_command {
 /** Adding one = one file and one line. */
 #define SL_COMMAND_MAP(X)                                                      \
     X(train, "train a model")                                                  \
+    X(launch, "run `train` on several hosts, restart it when it fails")        \
     X(eval, "loss and accuracy on the held-out data")                          \
     X(plan, "show how a model is cut into stages, without running it")         \
     X(profile, "measure the layers and keep the result for later plans")       \
@@ -36,7 +37,10 @@ typedef struct sl_command {
 SL_COMMAND_MAP(X)
 #undef X
 
-/** 0, or 1 for a failure; prints the detail of a refusal that no log has. */
+/** 0, 1 for a failure, or 2 for one that every other try would meet again: a
+ *  wrong config. Prints the detail of a refusal that no log has. */
 int sl_exit_status(sl_status_t status);
+/** The same without a word. */
+int sl_exit_code(sl_status_t status);
 
 #endif /* SL_CLI_COMMANDS_H */

@@ -105,6 +105,10 @@ static sl_status_t read_parallel(const sl_yaml_node_t *root,
            sl_yaml_choice(parallel, "not_finite", SL_NOT_FINITE_CHOICES,
                           &config->not_finite),
            out);
+    SL_TRY(status,
+           sl_yaml_float(parallel, "dead_after", 0.5, 86400.0,
+                         &config->dead_after_s),
+           out);
     status = sl_yaml_int(parallel, "check_replicas", 0, INT32_MAX,
                          &config->check_replicas);
 out:
@@ -300,6 +304,7 @@ static void set_defaults(sl_config_t *config)
     config->seed = 1;
     config->checkpoint_keep = 3;
     config->replicas = 1;
+    config->dead_after_s = 30.0;
     config->bucket_bytes = 4 << 20;
     config->device_spec = "cpu:1";
     config->policy = "dp";

@@ -51,6 +51,7 @@ typedef struct sl_config {
     int64_t replicas, check_replicas;
     int zero1, batch_norm, not_finite;
     uint64_t bucket_bytes;
+    double dead_after_s; /**< without an answer a rank counts as hung */
     /* job: how others see it while it runs */
     const char *job_name;   /**< NULL = made from `name` */
     int job_class;          /**< sl_job_class_t */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/ranks.h"
 #include "layers/model_config.h"
 
 int sl_job_is_first(const sl_job_t *job)
@@ -18,6 +19,10 @@ static sl_status_t join_world(sl_job_t *job)
     sl_world_params_t params;
 
     sl_world_params_default(&params);
+    params.dead_ns = (uint64_t)(job->config.dead_after_s * 1e9);
+    if (params.heartbeat_ns > params.dead_ns / 4) {
+        params.heartbeat_ns = params.dead_ns / 4;
+    }
     return sl_world_join(&params, &job->world);
 }
 
@@ -32,6 +37,8 @@ static sl_status_t find_stages(sl_job_t *job)
         job->n_stages = (int)(job->grid->n_slots / job->config.replicas);
         job->n_stages = job->n_stages > 0 ? job->n_stages : 1;
     }
+    status = sl_grid_check(job->grid, (int)job->config.replicas, job->n_stages,
+                           job->devices->n_devices);
 out:
     return status;
 }
@@ -39,13 +46,18 @@ out:
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
+    sl_status_t status;
 
     sl_device_params_default(&params);
     params.spec = job->config.device_spec;
     params.n_threads = (int)job->config.threads;
     params.memory_bytes = job->config.device_memory_bytes;
     params.host_bytes = job->config.host_memory_bytes;
-    return sl_device_set_create(&params, &job->devices);
+    SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
+    SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
+    status = sl_ranks_check_run(job->world, job->dataset, job->devices);
+out:
+    return status;
 }
 
 static sl_status_t open_model(sl_job_t *job)
@@ -158,6 +170,8 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
            out);
     SL_TRY(status, join_world(job), out);
     SL_TRY(status, open_model(job), out);
+    SL_TRY(status, sl_ranks_check_config(job->world, SL_VERSION, &job->config),
+           out);
     SL_TRY(status, open_devices(job), out);
     SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);

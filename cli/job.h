@@ -39,6 +39,8 @@ SL_NODISCARD sl_status_t sl_job_open(const char *path,
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
 /** Create the engine, load the weights the config names. */
 SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);
+/** Print which rank computes what. */
+void sl_job_print_mapping(const sl_job_t *job);
 /** What the policies and the prediction see. */
 sl_part_problem_t sl_job_problem(const sl_job_t *job);
 void sl_job_close(sl_job_t *job);

@@ -41,6 +41,8 @@ static const struct {
      "go-on (stop)"},
     {"check-replicas", "N", "parallel.check_replicas",
      "Compare the replicas every N steps (0 = never)"},
+    {"dead-after", "SECONDS", "parallel.dead_after",
+     "A process that does not answer for so long has hung (30)"},
     {"device-memory", "SIZE", "devices.memory",
      "Memory limit of each device, such as 2GiB (what the machine has)"},
     {"host-memory", "SIZE", "devices.host_memory",

@@ -2,8 +2,6 @@
 /* `sluice train`: the main job. */
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,42 +15,15 @@
 #include "cli/train_checkpoint.h"
 #include "cli/train_control.h"
 #include "cli/train_edges.h"
+#include "cli/train_signals.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
 #include "engine/report/progress.h"
 #include "engine/report/timeline_svg.h"
 
 enum {
-    EXIT_INTERRUPTED = 130,
-    FLAG_STOP = 1 /* of a step: end after it */
+    EXIT_INTERRUPTED = 130
 };
-
-/* Set in a signal handler, read by several threads. */
-static atomic_int is_interrupted;
-
-static void on_interrupt(int signal_number)
-{
-    (void)signal_number;
-    atomic_store(&is_interrupted, 1);
-}
-
-static int ask_interrupted(void *ctx)
-{
-    (void)ctx;
-    return atomic_load(&is_interrupted);
-}
-
-/* The first Ctrl-C ends the run after the step, a second one at once. */
-static void catch_interrupts(void)
-{
-    struct sigaction action;
-
-    memset(&action, 0, sizeof(action));
-    action.sa_handler = on_interrupt;
-    action.sa_flags = (int)SA_RESETHAND;
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
-}
 
 /* Where a run's results go. */
 typedef struct sl_train {
@@ -70,7 +41,7 @@ typedef struct sl_train {
     size_t n_losses;
     double last_loss;
     double validation_loss; /**< of the latest step; NaN = not evaluated */
-    int is_over;            /**< a rank has asked for the end, and all know */
+    int is_over;            /**< a rank wishes the end, and all know */
     size_t *first_limits;   /**< of memory, one a device; owned */
 } sl_train_t;
 
@@ -191,9 +162,8 @@ static sl_status_t evaluate(sl_train_t *train, uint32_t step)
     SL_TRY(status,
            sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
            out);
-    if (sums.n_valid > 0.0) {
-        train->validation_loss = sums.loss_sum / sums.n_valid;
-    }
+    train->validation_loss =
+        sums.n_valid > 0.0 ? sums.loss_sum / sums.n_valid : (double)NAN;
     if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
@@ -283,11 +253,11 @@ static sl_status_t train_step(sl_train_t *train)
     double n_units;
 
     SL_TRY(status, sl_loader_next(train->loader, &batch), out);
-    if (atomic_load(&is_interrupted)) {
-        sl_engine_signal(train->job.engine, FLAG_STOP);
+    if (sl_train_signals_is_stop(NULL)) {
+        sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
     }
     SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
-    train->is_over = (report.flags & FLAG_STOP) != 0;
+    train->is_over = (report.flags & SL_TRAIN_STOP) != 0;
     n_units = (double)batch.rows * train->units_per_row;
     train->last_loss = report.loss;
     train->validation_loss = (double)NAN;
@@ -295,7 +265,7 @@ static sl_status_t train_step(sl_train_t *train)
     tell_progress(train, &report, n_units);
     tell_metrics(train, &report, n_units);
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
-        atomic_store(&is_interrupted, 1); /* told to stop */
+        sl_train_signals_stop(); /* told to stop */
     }
     if (every > 0 && (report.step + 1) % every == 0) {
         SL_TRY(status, evaluate(train, report.step + 1), out);
@@ -411,20 +381,28 @@ static void close_all(sl_train_t *train)
     sl_job_close(&train->job);
 }
 
+/* Whether the run ends early. With other ranks the wish counts once all know
+ * of it, after the same step. */
+static int is_over(const sl_train_t *train)
+{
+    return train->is_over ||
+           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
+}
+
 /* From an opened job to its last step. */
 static sl_status_t run(sl_train_t *train)
 {
     sl_status_t status;
 
     find_unit(train);
-    catch_interrupts();
+    sl_train_signals_catch();
     SL_TRY(status, remember_limits(train), out);
     SL_TRY(status,
-           sl_train_control_open(&train->job, train->unit, ask_interrupted,
-                                 &train->control),
+           sl_train_control_open(&train->job, train->unit,
+                                 sl_train_signals_is_stop, &train->control),
            out);
     if (sl_control_admit(train->control)) {
-        atomic_store(&is_interrupted, 1); /* ended before it began */
+        train->is_over = 1; /* ended before it began */
         goto out;
     }
     if (train->options->memory_trace != NULL && sl_job_is_first(&train->job)) {
@@ -434,6 +412,10 @@ static sl_status_t run(sl_train_t *train)
                out);
     }
     SL_TRY(status, sl_job_start(&train->job), out);
+    if (sl_job_is_first(&train->job) &&
+        (train->job.world != NULL || train->job.config.replicas > 1)) {
+        sl_job_print_mapping(&train->job);
+    }
     SL_TRY(status,
            sl_train_checkpoint_open(&train->job, &train->checkpoint,
                                     &train->last_loss),
@@ -441,8 +423,7 @@ static sl_status_t run(sl_train_t *train)
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
     while (sl_engine_n_steps(train->job.engine) < train->job.config.steps &&
-           !train->is_over &&
-           (train->job.world != NULL || !atomic_load(&is_interrupted))) {
+           !is_over(train)) {
         SL_TRY(status, train_step(train), out);
     }
     status = finish(train);
@@ -450,8 +431,36 @@ out:
     return status;
 }
 
+static void keep_status(void *ctx, sl_status_t status, const char *detail)
+{
+    (void)detail;
+    *(sl_status_t *)ctx = status;
+}
+
+/* The other ranks end with this rank's failure, or this one with that of
+ * another. Rank 0 prints for all, so that a failure is one message: a rank that
+ * only heard of it is quiet.
+ * @return the exit status, which is the same on all; 0 = see sl_exit_status */
+static int tell_failure(const sl_train_t *train, sl_status_t *status_p)
+{
+    sl_world_t *world = train->job.world;
+    sl_status_t cause = SL_OK;
+
+    if (*status_p >= 0 || world == NULL) {
+        return 0;
+    }
+    sl_world_watch(world, keep_status, &cause);
+    sl_world_watch(world, NULL, NULL);
+    if (cause < 0) {
+        *status_p = cause;
+    }
+    sl_world_abort(world, *status_p, sl_last_error());
+    return sl_job_is_first(&train->job) ? 0 : sl_exit_code(*status_p);
+}
+
 int sl_command_train(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_train_t train;
     sl_status_t status;
@@ -472,10 +481,11 @@ int sl_command_train(int argc, char **argv)
            out);
     status = run(&train);
 out:
+    quiet_status = tell_failure(&train, &status);
     close_all(&train);
     sl_options_cleanup(&options);
     if (status < 0) {
-        return sl_exit_status(status);
+        return quiet_status != 0 ? quiet_status : sl_exit_status(status);
     }
-    return atomic_load(&is_interrupted) || train.is_over ? EXIT_INTERRUPTED : 0;
+    return is_over(&train) ? EXIT_INTERRUPTED : 0;
 }

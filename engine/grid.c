@@ -169,6 +169,12 @@ sl_status_t sl_grid_check(const sl_grid_t *grid, int n_replicas, int n_stages,
                 break;
             }
         }
+        if (c == n_cells && grid->rank > 0) {
+            /* rank 0 says it for all */
+            SL_REFUSE(status, SL_ERR_CONFIG, out,
+                      "%d replica(s) of %d stage(s) leave rank %d without work",
+                      n_replicas, n_stages, rank);
+        }
         if (c == n_cells) {
             SL_FAIL(status, SL_ERR_CONFIG, out,
                     "%d replica(s) of %d stage(s) leave rank %d of %d without "

@@ -52,6 +52,8 @@ void sl_device_params_default(sl_device_params_t *params)
     memset(params, 0, sizeof(*params));
     params->spec = "cpu:1";
     params->bind = 1;
+    params->n_local = 1;
+    params->n_on_host = 1;
 }
 
 /* ---- cpu ---- */
@@ -169,11 +171,22 @@ out:
     return status;
 }
 
+/* The group's time is for all its processes; 0 = not limited. */
+static int quota_of_process(const sl_device_params_t *params)
+{
+    const int quota = sl_machine_cpu_quota();
+
+    if (quota == 0 || quota / params->n_on_host > 0) {
+        return quota / params->n_on_host;
+    }
+    return 1;
+}
+
 /* Share the cores out in contiguous runs, one a device. */
 static void plan_cores(const sl_device_params_t *params, int n_devices,
                        int n_cores, device_plan_t *plan)
 {
-    const int quota = sl_machine_cpu_quota();
+    const int quota = quota_of_process(params);
     const int usable = quota > 0 && quota < n_cores ? quota : n_cores;
     const int share = usable / n_devices > 0 ? usable / n_devices : 1;
 
@@ -202,8 +215,21 @@ static void plan_cores(const sl_device_params_t *params, int n_devices,
 static sl_status_t plan_make(const sl_device_params_t *params, int n_devices,
                              int *cores, device_plan_t *plan)
 {
-    const int n_cores = sl_device_cores(cores, MAX_CORES);
+    const int n_mask = sl_device_cores(cores, MAX_CORES);
+    int n_cores = n_mask < MAX_CORES ? n_mask : MAX_CORES;
     sl_status_t status = SL_OK;
+
+    if (params->n_local < 1 || params->local_rank < 0 ||
+        params->local_rank >= params->n_local || params->n_on_host < 1) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "device '%.64s': process %d of %d that share cores, %d on the "
+                "host",
+                params->spec, params->local_rank, params->n_local,
+                params->n_on_host);
+    }
+    /* equal parts, also when some cores are left over: what a kernel computes
+     * depends on its threads */
+    n_cores /= params->n_local;
 
     if (params->n_threads < 0 || params->n_threads > MAX_CORES) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
@@ -218,14 +244,14 @@ static sl_status_t plan_make(const sl_device_params_t *params, int n_devices,
                 "%d; raise OMP_THREAD_LIMIT or ask for fewer",
                 params->spec, params->n_threads, omp_get_thread_limit());
     }
-    plan_cores(params, n_devices, n_cores < MAX_CORES ? n_cores : MAX_CORES,
-               plan);
+    plan_cores(params, n_devices, n_cores, plan);
     plan->n_devices = n_devices;
-    plan->cores = cores;
+    plan->cores = cores + (size_t)n_cores * (size_t)params->local_rank;
     plan->host_bytes = params->host_bytes;
     plan->memory_bytes = params->memory_bytes > 0
                              ? params->memory_bytes
-                             : sl_machine_memory_bytes() / (size_t)n_devices;
+                             : sl_machine_memory_bytes() / (size_t)n_devices /
+                                   (size_t)params->n_on_host;
 out:
     return status;
 }

@@ -17,6 +17,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "scheduler/scheduler.h"
 
 enum {
@@ -259,6 +260,21 @@ int sl_device_cores(int *cores, int n_max)
         n = 1;
     }
     return n;
+}
+
+uint64_t sl_device_cores_hash(void)
+{
+    const size_t n_max = (size_t)sl_device_cores(NULL, 0);
+    int *cores = calloc(n_max, sizeof(*cores));
+    uint64_t hash = 0;
+
+    if (cores != NULL) {
+        const size_t n = (size_t)sl_device_cores(cores, (int)n_max);
+
+        hash = sl_hash(cores, (n < n_max ? n : n_max) * sizeof(*cores), 0);
+    }
+    free(cores);
+    return hash;
 }
 
 int sl_machine_bind_self(const int *cores, int n_cores)

@@ -256,6 +256,11 @@ typedef struct sl_device_params {
     size_t host_bytes;   /**< host pool per device (default 0) */
     int bind;            /**< bind to cores (default 1; skipped when there
                               are fewer cores than threads) */
+    /* With other processes of the job on this host. Those that may use the
+     * same cores divide them: this one takes part `local_rank` of `n_local`
+     * (default 0 of 1). Memory and a group's quota are for all `n_on_host` of
+     * them (default 1), those bound to other cores too. */
+    int local_rank, n_local, n_on_host;
 } sl_device_params_t;
 
 SL_API void sl_device_params_default(sl_device_params_t *params);
@@ -278,6 +283,9 @@ SL_API void sl_device_cpu_model(char *text, size_t text_bytes);
 /** Cores this process may use (its affinity mask), and their numbers.
  *  @return how many; `cores` may be NULL or has room for `n_max` */
 SL_API int sl_device_cores(int *cores, int n_max);
+
+/** A number that is equal for processes that may use the same cores. */
+SL_API uint64_t sl_device_cores_hash(void);
 
 SL_END_DECLS
 #endif /* SL_SCHEDULER_SCHEDULER_H */

@@ -176,6 +176,11 @@ sl_status_t sl_stage_check_finite(const sl_stage_t *stage, double norm,
                 engine->n_steps, loss, norm, where);
         return SL_OK;
     }
+    if (engine->grid->rank > 0) {
+        SL_REFUSE(status, SL_ERR_NUMERIC, out,
+                  "step %u: loss %g, gradient norm %g: not finite%s",
+                  engine->n_steps, loss, norm, where);
+    }
     SL_FAIL(status, SL_ERR_NUMERIC, out,
             "step %u: loss %g, gradient norm %g: not finite%s; lower the "
             "learning rate, clip the gradient, or look for bad data",

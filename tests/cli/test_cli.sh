@@ -112,32 +112,32 @@ refuses 2 "no command 'trian'" trian
 refuses 2 'no layer or model' layers convolution
 refuses 2 'unrecognized option' train gpt.yaml --no-such-option
 refuses 1 'nothing.yaml' train nothing.yaml
-refuses 1 "stepz" train gpt.yaml --set train.stepz=4
-refuses 1 'micro_batches' train gpt.yaml --micro-batches 0
-refuses 1 'steps' train gpt.yaml --steps -1
-refuses 1 'steps' train gpt.yaml --steps 1e9x
-refuses 1 'schedule' train gpt.yaml --schedule pipedream
-refuses 1 'lifo' train gpt.yaml --schedule 1f1b --backward-order lifo
-refuses 1 'stages' train gpt.yaml --stages 100
+refuses 2 "stepz" train gpt.yaml --set train.stepz=4
+refuses 2 'micro_batches' train gpt.yaml --micro-batches 0
+refuses 2 'steps' train gpt.yaml --steps -1
+refuses 2 'steps' train gpt.yaml --steps 1e9x
+refuses 2 'schedule' train gpt.yaml --schedule pipedream
+refuses 2 'lifo' train gpt.yaml --schedule 1f1b --backward-order lifo
+refuses 2 'stages' train gpt.yaml --stages 100
 thread_limit=${OMP_THREAD_LIMIT:-}
 OMP_THREAD_LIMIT=1
 export OMP_THREAD_LIMIT
-refuses 1 'OMP_THREAD_LIMIT' train gpt.yaml --threads 2
+refuses 2 'OMP_THREAD_LIMIT' train gpt.yaml --threads 2
 passes 'final loss' train gpt.yaml --steps 1
 unset OMP_THREAD_LIMIT
 [ -z "$thread_limit" ] || export OMP_THREAD_LIMIT="$thread_limit"
-refuses 1 'tpu' train gpt.yaml --devices tpu:1
-refuses 1 'number of devices' train gpt.yaml --devices cpu:0
-refuses 1 'CUDA' train gpt.yaml --devices cuda:0
+refuses 2 'tpu' train gpt.yaml --devices tpu:1
+refuses 2 'number of devices' train gpt.yaml --devices cpu:0
+refuses 2 'CUDA' train gpt.yaml --devices cuda:0
 for size in ' 1GiB' '1GiB ' '' '[1]' '1 GiB'; do
     refuses 2 'device-memory' train gpt.yaml --device-memory "$size"
 done
 for size in -1 010m 4g 99999999999GiB 1e3 0x10 1KiBs; do
-    refuses 1 'memory' train gpt.yaml --device-memory "$size"
+    refuses 2 'memory' train gpt.yaml --device-memory "$size"
 done
 passes 'final loss' train gpt.yaml --steps 1 --device-memory 4GB
 refuses 1 'limit' train gpt.yaml --device-memory 100KiB
-refuses 1 'no tensor' train resnet.yaml --weights w.safetensors
+refuses 2 'no tensor' train resnet.yaml --weights w.safetensors
 refuses 1 'nowhere' train gpt.yaml --weights nowhere.safetensors
 refuses 1 'm.jsonl' train gpt.yaml --metrics /nonexistent/m.jsonl
 head -c 100 w.safetensors >cut.safetensors
@@ -145,11 +145,11 @@ refuses 1 'cut.safetensors' train gpt.yaml --weights cut.safetensors
 printf 'data: {format: text, path: gone.txt}\nmodel: {type: mlp}\n' >gone.yaml
 refuses 1 'gone.txt' train gone.yaml
 printf 'train: {steps: 1\n' >broken.yaml
-refuses 1 'broken.yaml:' train broken.yaml
+refuses 2 'broken.yaml:' train broken.yaml
 printf 'train:\n\tsteps: 1\n' >tab.yaml
-refuses 1 'tab.yaml:2' train tab.yaml
+refuses 2 'tab.yaml:2' train tab.yaml
 : >empty.yaml
-refuses 1 'model' train empty.yaml
+refuses 2 'model' train empty.yaml
 mkdir folder.yaml
 refuses 1 'folder.yaml' train folder.yaml
 if [ -w /dev/full ]; then

@@ -205,6 +205,108 @@ static void too_many_threads_are_not_bound(void **state)
     sl_device_set_destroy(set);
 }
 
+/* Two processes of a job that may use the same cores. */
+static void processes_of_a_host_share_its_cores(void **state)
+{
+    const int n_cores = sl_device_cores(NULL, 0);
+    sl_device_params_t params;
+    finding_t findings[2];
+    cpu_set_t both;
+    int i;
+
+    (void)state;
+    if (n_cores < 2 || sl_machine_cpu_quota() > 0 ||
+        omp_get_thread_limit() < n_cores) {
+        skip();
+    }
+    for (i = 0; i < 2; i++) {
+        sl_device_set_t *set = NULL;
+
+        sl_device_params_default(&params);
+        params.local_rank = i;
+        params.n_local = 2;
+        params.n_on_host = 2;
+        sl_assert_ok(sl_device_set_create(&params, &set));
+        assert_int_equal(set->devices[0].n_threads, n_cores / 2);
+        look(&set->devices[0], &findings[i]);
+        assert_int_equal(findings[i].n_allowed, n_cores / 2);
+        sl_device_set_destroy(set);
+    }
+    CPU_AND(&both, &findings[0].allowed, &findings[1].allowed);
+    assert_int_equal(CPU_COUNT(&both), 0);
+}
+
+/* More processes than cores: one thread each, not bound. */
+static void many_processes_are_not_bound(void **state)
+{
+    const int n_cores = sl_device_cores(NULL, 0);
+    sl_device_params_t params;
+    sl_device_set_t *set = NULL;
+
+    (void)state;
+    sl_device_params_default(&params);
+    params.n_local = n_cores + 1;
+    params.local_rank = n_cores;
+    params.n_on_host = n_cores + 1;
+    sl_assert_ok(sl_device_set_create(&params, &set));
+    assert_int_equal(set->devices[0].n_threads, 1);
+    assert_int_equal(set->devices[0].n_cores, 0);
+    sl_device_set_destroy(set);
+    params.local_rank = n_cores + 1;
+    set = NULL;
+    sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_INVALID_ARG);
+    params.local_rank = -1;
+    sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_INVALID_ARG);
+    params.local_rank = 0;
+    params.n_on_host = 0;
+    sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_INVALID_ARG);
+}
+
+static void processes_of_a_host_share_its_memory(void **state)
+{
+    sl_device_params_t params;
+    sl_device_set_t *set = NULL;
+    sl_mem_stats_t stats;
+    size_t alone_bytes;
+
+    (void)state;
+    sl_device_params_default(&params);
+    params.n_threads = 1;
+    sl_assert_ok(sl_device_set_create(&params, &set));
+    sl_mem_stats(set->devices[0].mem, &stats);
+    alone_bytes = stats.limit_bytes;
+    sl_device_set_destroy(set);
+    params.n_on_host = 4;
+    sl_assert_ok(sl_device_set_create(&params, &set));
+    sl_mem_stats(set->devices[0].mem, &stats);
+    /* what is available changes meanwhile, but not that much */
+    assert_true(stats.limit_bytes < alone_bytes / 2);
+    assert_true(stats.limit_bytes > alone_bytes / 8);
+    sl_device_set_destroy(set);
+}
+
+static void equal_masks_have_equal_hashes(void **state)
+{
+    const uint64_t all = sl_device_cores_hash();
+    cpu_set_t before;
+    cpu_set_t one;
+    uint64_t hash;
+    int core = 0;
+
+    (void)state;
+    assert_int_equal(sl_device_cores_hash(), all);
+    if (sl_device_cores(&core, 1) < 2) {
+        skip();
+    }
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)core, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    hash = sl_device_cores_hash();
+    assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+    assert_int_not_equal(hash, all);
+}
+
 static void binding_can_be_off(void **state)
 {
     sl_device_params_t params;
@@ -376,6 +478,10 @@ int main(void)
         sl_unit_test(kernel_threads_are_set),
         sl_unit_test(devices_have_cores_of_their_own),
         sl_unit_test(too_many_threads_are_not_bound),
+        sl_unit_test(processes_of_a_host_share_its_cores),
+        sl_unit_test(many_processes_are_not_bound),
+        sl_unit_test(processes_of_a_host_share_its_memory),
+        sl_unit_test(equal_masks_have_equal_hashes),
         sl_unit_test(binding_can_be_off),
         sl_unit_test(cores_follow_the_affinity_mask),
         sl_unit_test(memory_is_limited_per_device),

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One run of `sluice launch`: a child whose messages are passed on and read,
+ * and to which signals are handed on. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/launch.h"
+
+enum {
+    LINE_BYTES = 1024,
+    EXIT_NOT_FOUND = 127
+};
+
+static const uint64_t SECOND_NS = UINT64_C(1000000000);
+/* From SIGTERM to SIGKILL for a run that does not end. */
+static const uint64_t KILL_NS = UINT64_C(10) * UINT64_C(1000000000);
+
+static volatile sig_atomic_t n_signals;
+static sigset_t free_mask; /* while waiting: what the caller's mask was */
+
+static void on_signal(int number)
+{
+    if (number != SIGCHLD) {
+        n_signals = n_signals + 1;
+    }
+}
+
+void sl_launch_catch_signals(void)
+{
+    static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    struct sigaction action;
+    sigset_t blocked;
+    size_t i;
+
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_signal;
+    (void)sigemptyset(&blocked);
+    for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        (void)sigaction(numbers[i], &action, NULL);
+        (void)sigaddset(&blocked, numbers[i]);
+    }
+    /* they arrive in pselect only, so that none is missed before it */
+    (void)sigprocmask(SIG_BLOCK, &blocked, &free_mask);
+    for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        (void)sigdelset(&free_mask, numbers[i]);
+    }
+}
+
+int sl_launch_n_signals(void)
+{
+    return (int)n_signals;
+}
+
+/* Wait for a signal, input on `fd` (-1 = none), or `ns`. */
+static int wait_for(int fd, uint64_t ns)
+{
+    const struct timespec timeout = {(time_t)(ns / SECOND_NS),
+                                     (long)(ns % SECOND_NS)};
+    fd_set set;
+
+    FD_ZERO(&set);
+    if (fd >= 0) {
+        FD_SET(fd, &set);
+    }
+    return pselect(fd + 1, &set, NULL, NULL, &timeout, &free_mask) > 0;
+}
+
+void sl_launch_pause(uint64_t ns)
+{
+    const uint64_t end_ns = sl_clock_ns() + ns;
+    const int n_before = sl_launch_n_signals();
+
+    while (sl_launch_n_signals() == n_before && sl_clock_ns() < end_ns) {
+        (void)wait_for(-1, end_ns - sl_clock_ns());
+    }
+}
+
+/* ---- lines ---- */
+
+/* The word after `mark`, up to one of `stops`. */
+static int word_after(const char *line, const char *mark, const char *stops,
+                      char name[SL_LAUNCH_NAME_BYTES])
+{
+    const char *at = strstr(line, mark);
+    size_t n;
+
+    if (at == NULL) {
+        return 0;
+    }
+    at += strlen(mark);
+    n = strcspn(at, stops);
+    if (n == 0 || n >= SL_LAUNCH_NAME_BYTES) {
+        return 0;
+    }
+    memcpy(name, at, n);
+    name[n] = '\0';
+    return 1;
+}
+
+int sl_launch_find_lost(const char *line, char name[SL_LAUNCH_NAME_BYTES])
+{
+    /* mpirun: "... rank 1 with PID 0 on node b exited on signal 9 (Killed)." */
+    if (strstr(line, " exited on signal ") != NULL) {
+        return word_after(line, " on node ", " ", name);
+    }
+    /* "  Remote daemon: [[27042,0],1] on node b", whose link was cut */
+    if (strstr(line, " Remote daemon: ") != NULL) {
+        return word_after(line, " on node ", " ", name);
+    }
+    /* a rank: "sluice: error: rank 1 on host b has not answered for 30 s" */
+    if (strstr(line, "sluice: error: ") != NULL &&
+        (strstr(line, " is gone") != NULL ||
+         strstr(line, " has not answered") != NULL)) {
+        return word_after(line, " on host ", " ", name);
+    }
+    return 0;
+}
+
+/* What is known of the run that is under way. */
+typedef struct sl_watch {
+    const sl_launch_run_t *run;
+    sl_launch_end_t end;
+    pid_t pid;
+    int fd; /**< its stderr; -1 = closed */
+    size_t n_line;
+    char line[LINE_BYTES];
+    int n_forwarded;
+    uint64_t term_ns; /**< when it gets SIGTERM; 0 = not */
+    uint64_t kill_ns; /**< when it gets SIGKILL; 0 = not */
+} sl_watch_t;
+
+static void read_line(sl_watch_t *watch)
+{
+    char name[SL_LAUNCH_NAME_BYTES];
+
+    watch->line[watch->n_line] = '\0';
+    watch->n_line = 0;
+    if (watch->end.reason[0] != '\0' ||
+        !sl_launch_find_lost(watch->line, name)) {
+        return;
+    }
+    watch->end.host = sl_launch_hosts_find(watch->run->hosts, name);
+    (void)snprintf(watch->end.reason, sizeof(watch->end.reason), "%.*s",
+                   (int)sizeof(watch->end.reason) - 1, watch->line);
+    if (watch->term_ns == 0) {
+        watch->term_ns = sl_clock_ns() + watch->run->grace_ns;
+    }
+}
+
+/* Pass on what has come; 0 when there is nothing (now, or for ever). */
+static int pass_on(sl_watch_t *watch)
+{
+    char bytes[4096];
+    ssize_t n;
+    ssize_t i;
+
+    n = watch->fd < 0 ? 0 : read(watch->fd, bytes, sizeof(bytes));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return 0;
+    }
+    if (n <= 0) {
+        if (watch->fd >= 0) {
+            (void)close(watch->fd);
+        }
+        watch->fd = -1;
+        return 0;
+    }
+    (void)fwrite(bytes, 1, (size_t)n, stderr);
+    for (i = 0; i < n; i++) {
+        if (bytes[i] == '\n' || bytes[i] == '\r') {
+            read_line(watch);
+        } else if (watch->n_line < LINE_BYTES - 1) {
+            watch->line[watch->n_line++] = bytes[i];
+        }
+    }
+    return 1;
+}
+
+/* ---- the child ---- */
+
+static void become(const sl_launch_run_t *run, pid_t parent, int fd)
+{
+    static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    const int null = open("/dev/null", O_RDONLY);
+    size_t i;
+
+    for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        (void)signal(numbers[i], SIG_DFL);
+    }
+    (void)sigprocmask(SIG_SETMASK, &free_mask, NULL);
+    /* a group of its own: Ctrl-C reaches it through us; without us it ends */
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent || null < 0 || dup2(null, STDIN_FILENO) < 0 ||
+        (fd >= 0 && dup2(fd, STDERR_FILENO) < 0)) {
+        _exit(EXIT_NOT_FOUND);
+    }
+    (void)execvp(run->argv[0], run->argv);
+    (void)dprintf(STDERR_FILENO, "sluice: error: cannot run %s: %s\n",
+                  run->argv[0], strerror(errno));
+    _exit(EXIT_NOT_FOUND);
+}
+
+/* A process without mpirun keeps our stderr: there is nothing to read in it. */
+static sl_status_t begin(sl_watch_t *watch)
+{
+    const pid_t self = getpid();
+    int fds[2] = {-1, -1};
+    sl_status_t status = SL_OK;
+
+    if (watch->run->is_mpirun) {
+        if (pipe(fds) != 0) {
+            SL_FAIL(status, SL_ERR_IO, out, "launch: no pipe: %s",
+                    strerror(errno));
+        }
+        (void)fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+        (void)fcntl(fds[1], F_SETFD, FD_CLOEXEC);
+        (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    }
+    (void)fflush(NULL);
+    watch->pid = fork();
+    if (watch->pid == 0) {
+        become(watch->run, self, fds[1]);
+    }
+    if (fds[1] >= 0) {
+        (void)close(fds[1]);
+    }
+    watch->fd = fds[0];
+    if (watch->pid < 0) {
+        SL_FAIL(status, SL_ERR_IO, out, "launch: cannot start a process: %s",
+                strerror(errno));
+    }
+    (void)setpgid(watch->pid, watch->pid);
+out:
+    return status;
+}
+
+/* mpirun hands SIGUSR1 on to all ranks, which then write a checkpoint; at
+ * SIGTERM it gives them one second only. The second signal ends at once. */
+static void hand_on(sl_watch_t *watch)
+{
+    const int n = sl_launch_n_signals();
+
+    if (n == watch->n_forwarded) {
+        return;
+    }
+    watch->n_forwarded = n;
+    (void)kill(watch->pid, n == 1 && watch->run->is_mpirun ? SIGUSR1 : SIGTERM);
+    if (n > 1 && watch->kill_ns == 0) {
+        watch->kill_ns = sl_clock_ns() + KILL_NS;
+    }
+}
+
+/* A run that lost a rank has to end by itself; here is what else happens. */
+static void enforce_end(sl_watch_t *watch)
+{
+    const uint64_t now_ns = sl_clock_ns();
+
+    if (watch->kill_ns != 0 && now_ns >= watch->kill_ns) {
+        (void)kill(-watch->pid, SIGKILL);
+    } else if (watch->kill_ns == 0 && watch->term_ns != 0 &&
+               now_ns >= watch->term_ns) {
+        (void)fprintf(stderr, "sluice launch: the job does not end by itself; "
+                              "it is stopped\n");
+        (void)kill(watch->pid, SIGTERM);
+        watch->kill_ns = now_ns + KILL_NS;
+    }
+}
+
+static int exit_status_of(int wait_status)
+{
+    return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
+                                  : 128 + WTERMSIG(wait_status);
+}
+
+sl_status_t sl_launch_run(const sl_launch_run_t *run, sl_launch_end_t *end_p)
+{
+    sl_watch_t watch;
+    int wait_status = 0;
+    sl_status_t status;
+
+    memset(&watch, 0, sizeof(watch));
+    watch.run = run;
+    watch.end.host = -1;
+    watch.fd = -1;
+    SL_TRY(status, begin(&watch), out);
+    while (waitpid(watch.pid, &wait_status, WNOHANG) == 0) {
+        hand_on(&watch);
+        enforce_end(&watch);
+        if (wait_for(watch.fd, SECOND_NS / 5)) {
+            (void)pass_on(&watch);
+        }
+    }
+    while (pass_on(&watch)) {
+    }
+    if (watch.n_line > 0) {
+        read_line(&watch);
+    }
+    watch.end.status = exit_status_of(wait_status);
+    *end_p = watch.end;
+out:
+    if (watch.fd >= 0) {
+        (void)close(watch.fd);
+    }
+    return status;
+}
+
+int sl_launch_probe(char *const *argv, uint64_t ns)
+{
+    const uint64_t end_ns = sl_clock_ns() + ns;
+    const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const sl_launch_run_t run = {.argv = argv};
+    int wait_status = 0;
+    const pid_t self = getpid();
+    pid_t pid;
+
+    (void)fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        (void)dup2(null, STDOUT_FILENO);
+        become(&run, self, null);
+    }
+    if (null >= 0) {
+        (void)close(null);
+    }
+    if (pid < 0) {
+        return -1;
+    }
+    (void)setpgid(pid, pid);
+    while (waitpid(pid, &wait_status, WNOHANG) == 0) {
+        if (sl_clock_ns() >= end_ns || sl_launch_n_signals() > 0) {
+            (void)kill(-pid, SIGKILL);
+            (void)waitpid(pid, &wait_status, 0);
+            return -1;
+        }
+        (void)wait_for(-1, SECOND_NS / 20);
+    }
+    return exit_status_of(wait_status);
+}

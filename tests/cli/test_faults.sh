@@ -1,0 +1,335 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What happens to all processes of a job when one of them dies, hangs, fails,
+# is held up, or is asked to end.
+#   tests/cli/test_faults.sh build/sluice
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+folder=$(mktemp -d)
+job=
+end_all() {
+    for pid in $job $(cat "$folder"/*.pid 2>/dev/null); do
+        kill -KILL "$pid" 2>/dev/null
+    done
+    rm -rf "$folder"
+}
+trap end_all EXIT
+trap 'exit 1' INT TERM
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+XDG_CACHE_HOME=$folder/cache
+export SLUICE_RUN_DIR XDG_CACHE_HOME
+mkdir -m 700 run
+n_passed=0
+n_failed=0
+
+ok() { n_passed=$((n_passed + 1)); }
+bad() {
+    n_failed=$((n_failed + 1))
+    echo "FAILED: $1"
+    for log in *.log; do
+        echo "  == $log"
+        tail -n 15 "$log" | sed 's/^/    /'
+    done
+}
+# until_true COMMAND...: within a minute, else the test ends here
+until_true() {
+    n=0
+    until "$@" >/dev/null 2>&1; do
+        n=$((n + 1))
+        if [ $n -ge 600 ]; then
+            bad "never: $*"
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+hash_in() { sed -n 's/.*state-hash //p' "$1" | tail -n 1; }
+step_in() { sed -n 's/.* step \([0-9]*\)  state-hash.*/\1/p' "$1"; }
+steps_done() { [ -e m.jsonl ] && [ "$(wc -l <m.jsonl)" -ge "$1" ]; }
+says() { if grep -qe "$2" "$1"; then ok; else bad "$3: no '$2'"; fi; }
+# waits LIMIT STATUS|fails WHAT: the job ends within LIMIT seconds
+waits() {
+    begin=$(date +%s)
+    n=0
+    while kill -0 "$job" 2>/dev/null && [ $n -lt $(($1 * 10)) ]; do
+        n=$((n + 1))
+        sleep 0.1
+    done
+    if [ $n -ge $(($1 * 10)) ]; then
+        bad "$3: not ended after $1 s"
+        kill -KILL "$job"
+    fi
+    wait "$job"
+    status=$?
+    job=
+    if [ "$2" = fails ]; then
+        if [ $status -ne 0 ]; then ok; else bad "$3: exit status 0"; fi
+    elif [ $status -eq "$2" ]; then ok; else
+        bad "$3: exit status $status, not $2"
+    fi
+}
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
+model: {type: gpt, layers: 2, width: 64, heads: 2, vocab: 64}
+train: {batch: 8, micro_batches: 4, steps: 200}
+optimizer: {type: adamw, lr: 0.01}
+devices: {threads: 1}
+YAML
+"$sluice" train gpt.yaml --quiet >alone.log 2>&1
+alone=$(hash_in alone.log)
+[ -n "$alone" ] || {
+    bad 'one process has no hash'
+    exit 1
+}
+
+# ---- signals to one process ----
+begin_one() {
+    rm -rf m.jsonl checkpoints
+    "$sluice" train gpt.yaml --quiet --metrics m.jsonl --steps 1000000 \
+        --checkpoint checkpoints "$@" >one.log 2>&1 &
+    job=$!
+    until_true steps_done 5
+}
+for number in TERM INT USR1; do
+    begin_one
+    kill -$number $job
+    waits 30 130 "$number"
+    says one.log "step $(wc -l <m.jsonl) " "$number"
+    if [ -s checkpoints/latest ]; then ok; else bad "$number: no checkpoint"; fi
+done
+"$sluice" train gpt.yaml --quiet --checkpoint checkpoints --resume auto \
+    --steps "$(($(step_in one.log) + 10))" >resumed.log 2>&1
+"$sluice" train gpt.yaml --quiet --steps "$(($(step_in one.log) + 10))" \
+    >through.log 2>&1
+if [ "$(hash_in resumed.log)" = "$(hash_in through.log)" ]; then ok; else
+    bad 'a run that goes on after a signal: another state'
+fi
+# the second one does not wait for the step, which takes many seconds
+rm -rf m.jsonl checkpoints
+"$sluice" train gpt.yaml --quiet --metrics m.jsonl --batch 256 \
+    --micro-batches 1 --set data.n_samples=256 --set data.context=512 \
+    --set model.width=256 >one.log 2>&1 &
+job=$!
+until_true test -e m.jsonl
+kill -TERM $job
+sleep 0.5
+kill -TERM $job
+waits 10 143 'a second signal'
+
+# ---- two ranks ----
+# start LAUNCHER ARGUMENT...: begin the job of two ranks; `mpi` by mpirun,
+# which ends all ranks when one ends, `tcp` by environment, where the ranks
+# have only each other. Logs are in both.log.
+port=$((20000 + $$ % 20000))
+as_root=
+[ "$(id -u)" -ne 0 ] || as_root=--allow-run-as-root
+start() {
+    launcher=$1
+    shift
+    rm -rf m.jsonl ./*.pid
+    if [ "$launcher" = mpi ]; then
+        mpirun $as_root --host localhost:2 -np 2 --bind-to none \
+            "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" \
+            >both.log 2>&1 &
+        job=$!
+        return
+    fi
+    port=$((port + 1))
+    (
+        for rank in 0 1; do
+            SLUICE_RANK=$rank SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
+                "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" &
+            echo $! >$rank.pid
+        done
+        wait "$(cat 0.pid)"
+        status=$?
+        wait "$(cat 1.pid)"
+        other=$?
+        [ $status -ne 0 ] || status=$other
+        exit $status
+    ) >both.log 2>&1 &
+    job=$!
+}
+# pid_of RANK: of the job just started
+pid_of() {
+    if [ "$launcher" = tcp ]; then
+        cat "$1.pid"
+        return
+    fi
+    for pid in $(pgrep -f "$sluice train gpt.yaml --quiet --metrics m.jsonl"); do
+        if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null |
+            grep -qx "OMPI_COMM_WORLD_RANK=$1" &&
+            [ "$(readlink "/proc/$pid/cwd")" = "$folder" ]; then
+            echo "$pid"
+        fi
+    done
+}
+all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
+launchers='mpi tcp'
+command -v mpirun >/dev/null || launchers=tcp
+
+for by in $launchers; do
+    start $by
+    waits 120 0 "$by: two ranks"
+    if [ "$(hash_in both.log)" = "$alone" ]; then ok; else
+        bad "$by: two ranks: another state"
+    fi
+    says both.log '  0      1  .*   1  .* / cpu:0' "$by: mapping"
+
+    # a rank that dies
+    start $by --steps 1000000
+    until_true steps_done 5
+    kill -KILL "$(pid_of 1)"
+    waits 20 fails "$by: a killed rank"
+    says both.log 'rank 1 ' "$by: a killed rank"
+
+    # one that hangs
+    start $by --steps 1000000 --dead-after 3
+    until_true steps_done 5
+    stopped=$(pid_of 1)
+    kill -STOP "$stopped"
+    if [ $by = tcp ]; then
+        (sleep 15; kill -KILL "$stopped") & # nobody else ends it
+    fi
+    waits 40 fails "$by: a rank that hangs"
+    says both.log 'rank 1 on host .* has not answered' "$by: a rank that hangs"
+
+    # signals to one rank: both end after the same step, with a checkpoint
+    for number in TERM INT USR1; do
+        rm -rf checkpoints
+        start $by --steps 1000000 --checkpoint checkpoints
+        until_true steps_done 5
+        kill -$number "$(pid_of 1)"
+        waits 60 130 "$by: $number to rank 1"
+        says both.log "step $(wc -l <m.jsonl)  state-hash" "$by: $number"
+        if [ -s checkpoints/latest ]; then ok; else
+            bad "$by: $number: no checkpoint"
+        fi
+    done
+    end=$(($(step_in both.log) + 10))
+    "$sluice" train gpt.yaml --quiet --steps $end >through.log 2>&1
+    start $by --steps $end --checkpoint checkpoints --resume auto
+    waits 120 0 "$by: on after a signal"
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad "$by: on after a signal: another state"
+    fi
+
+    # a share of 0 on one rank, for longer than a rank may be silent
+    start $by --steps 400 --dead-after 2 --job-name held
+    until_true steps_done 5
+    "$sluice" ctl suspend held.1 >/dev/null || bad "$by: suspend"
+    sleep 1
+    n_before=$(wc -l <m.jsonl)
+    sleep 4
+    if [ "$(wc -l <m.jsonl)" -le "$n_before" ]; then ok; else
+        bad "$by: a suspended rank does steps"
+    fi
+    "$sluice" ctl resume held.1 >/dev/null || bad "$by: resume"
+    waits 120 0 "$by: a share of 0"
+    "$sluice" train gpt.yaml --quiet --steps 400 >long.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in long.log)" ]; then ok; else
+        bad "$by: a share of 0: another state"
+    fi
+done
+
+# ---- what one rank alone meets ----
+# each START ...: rank 0 with one command line, rank 1 with another
+uneven() { # "ARGUMENT of rank 0..." "ARGUMENT of rank 1..."
+    launcher=mpi
+    rm -f m.jsonl
+    # shellcheck disable=SC2086
+    mpirun $as_root --host localhost:2 --bind-to none \
+        -np 1 "$sluice" train $1 --quiet --metrics m.jsonl : \
+        -np 1 "$sluice" train $2 --quiet --metrics m.jsonl >both.log 2>&1 &
+    job=$!
+}
+once() { # TEXT WHAT: in one message
+    n=$(grep -ce "$1" both.log)
+    if [ "$n" -eq 1 ]; then ok; else bad "$2: $n times '$1'"; fi
+}
+if command -v mpirun >/dev/null; then
+    uneven gpt.yaml 'gpt.yaml --batch 16'
+    waits 60 2 'another config'
+    once "rank 1 on host .* has another config than rank 0: 'train.batch=16'" \
+        'another config'
+
+    uneven gpt.yaml 'gpt.yaml --batch x'
+    waits 60 2 'a wrong config on one rank'
+    says both.log 'batch' 'a wrong config on one rank'
+
+    uneven gpt.yaml 'gpt.yaml --device-memory 100KiB'
+    waits 60 fails 'no memory on one rank'
+    once 'limit' 'no memory on one rank'
+
+    # other data under the same name
+    mkdir here there
+    for at in here there; do
+        sed 's/^data:.*/data: {format: text, path: text.txt, context: 32}/
+            s/vocab: 64/vocab: 256/' gpt.yaml >$at/text.yaml
+        i=0
+        while [ $i -lt 400 ]; do
+            echo "$i: the quick brown fox jumps over the lazy dog"
+            i=$((i + 1))
+        done >$at/text.txt
+    done
+    sed -i 's/quick/quiet/' there/text.txt
+    uneven here/text.yaml there/text.yaml
+    waits 60 2 'other data'
+    once 'rank 1 on host .* has other data than rank 0' 'other data'
+
+    # data that can no longer be read on one rank
+    cp here/text.txt there/text.txt
+    uneven 'here/text.yaml --steps 1000000' 'there/text.yaml --steps 1000000'
+    until_true steps_done 5
+    : >there/text.txt
+    waits 60 fails 'a bad batch'
+    says both.log 'there/text.txt' 'a bad batch'
+
+    # a memory limit below the need on one rank: all wait, then go on
+    start mpi --steps 400 --dead-after 2 --job-name held
+    until_true steps_done 5
+    "$sluice" ctl limit held.1 all 500KiB >/dev/null
+    until_true grep -q 'waiting for a higher limit' both.log
+    sleep 4
+    "$sluice" ctl limit held.1 all 1GiB >/dev/null
+    waits 120 0 'a memory limit'
+    if [ "$(hash_in both.log)" = "$(hash_in long.log)" ]; then ok; else
+        bad 'a memory limit: another state'
+    fi
+
+    # a run that is not finite: all ranks decide alike
+    start mpi --set optimizer.type=sgd \
+        --set optimizer.lr=1e6
+    waits 60 1 'not finite'
+    once 'not finite' 'not finite'
+    start mpi --set optimizer.type=sgd \
+        --set optimizer.lr=1e6 --not-finite skip --steps 10
+    waits 60 0 'not finite, skipped'
+
+    # too many ranks for the stages
+    start mpi --stages 1
+    waits 60 2 'a rank without work'
+    once 'leave rank 1 of 2 without work' 'a rank without work'
+
+    # restarted by the launcher, from the last checkpoint
+    rm -rf checkpoints m.jsonl
+    "$sluice" launch --ranks 2 --restarts 3 --back-off 0.1 -- train gpt.yaml \
+        --quiet --metrics m.jsonl --steps 1000 --checkpoint checkpoints \
+        --checkpoint-every 20 >both.log 2>&1 &
+    job=$!
+    launcher=mpi
+    until_true test -s checkpoints/latest
+    kill -KILL "$(pid_of 1)"
+    waits 120 0 'a restart'
+    says both.log 'exited on signal 9' 'a restart'
+    says both.log '2 processes on localhost:2, from step-' 'a restart'
+    "$sluice" train gpt.yaml --quiet --steps 1000 >through.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad 'a restart: another state'
+    fi
+fi
+
+echo "$n_passed passed, $n_failed failed"
+[ $n_failed -eq 0 ]

@@ -1,0 +1,394 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What `sluice launch` decides, with a stand-in for mpirun that fails as told.
+#   tests/cli/test_launch.sh build/sluice
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+export SLUICE_RUN_DIR
+n_passed=0
+n_failed=0
+
+ok() { n_passed=$((n_passed + 1)); }
+bad() {
+    n_failed=$((n_failed + 1))
+    echo "FAILED: $1"
+    sed 's/^/    /' out err
+    [ ! -e runs ] || sed 's/^/    run: /' runs
+}
+
+# The stand-in: a run takes the first line of `script` and does what it says;
+# a probe (of `true`) fails for the hosts named in `dead`.
+mkdir bin
+cat >bin/mpirun <<'SH'
+#!/bin/sh
+cd "$FAKE" || exit 1
+for word; do last=$word; done
+host=
+previous=
+for word; do
+    [ "$previous" != --host ] || host=${word%:1}
+    previous=$word
+done
+if [ "$last" = true ]; then
+    echo "$host" >>probes
+    if grep -qx "$host slow" dead 2>/dev/null; then exec sleep 600; fi
+    ! grep -qx "$host" dead 2>/dev/null
+    exit
+fi
+echo "$@" >>runs
+date +%s.%N >>times
+line=$(head -n 1 script)
+sed -i 1d script
+set -- $line
+case $1 in
+exit) exit "$2" ;;
+killed) # HOST
+    echo "mpirun noticed that process rank 1 with PID 0 on node $2 exited" \
+        "on signal 9 (Killed)." >&2
+    exit 137
+    ;;
+lost) # HOST STATUS
+    echo "sluice: error: rank 1 on host $2 is gone: it left" >&2
+    exit "$3"
+    ;;
+stuck) # HOST: reports a loss and does not end
+    echo "sluice: error: rank 1 on host $2 has not answered for 30 s" >&2
+    trap '' TERM
+    while :; do sleep 1; done
+    ;;
+progress) # NAME STATUS: a checkpoint, then the end
+    mkdir -p checkpoints
+    echo "$2" >checkpoints/latest
+    exit "$3"
+    ;;
+wait) # until a signal says how to end
+    trap 'echo usr1 >>signals; exit 130' USR1
+    trap 'echo term >>signals; exit 143' TERM
+    echo ready >>signals
+    while :; do sleep 0.1; done
+    ;;
+deaf) # takes signals, and goes on
+    trap 'echo usr1 >>signals' USR1
+    trap 'echo term >>signals; exit 143' TERM
+    echo ready >>signals
+    while :; do sleep 0.1; done
+    ;;
+esac
+SH
+chmod +x bin/mpirun
+FAKE=$folder
+PATH=$folder/bin:$PATH
+export FAKE PATH
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 16, classes: 32, n_samples: 32}
+model: {type: gpt, layers: 1, width: 32, heads: 2, vocab: 32}
+train: {batch: 4, micro_batches: 2, steps: 3}
+devices: {threads: 1}
+YAML
+
+# until_true COMMAND...: within 20 seconds, else the test ends here
+until_true() {
+    n=0
+    until "$@" >/dev/null 2>&1; do
+        n=$((n + 1))
+        if [ $n -ge 200 ]; then
+            bad "never: $*"
+            kill -KILL $launch
+            exit 1
+        fi
+        sleep 0.1
+    done
+}
+n_signals_is() { [ "$(wc -l 2>/dev/null <signals)" = "$1" ]; }
+
+# launches STATUS SCRIPT ARGUMENT...: with the stand-in doing SCRIPT's lines
+launches() {
+    want=$1
+    printf '%s\n' "$2" | tr ';' '\n' | sed 's/^ *//' >script
+    shift 2
+    rm -rf runs times probes signals checkpoints
+    : >runs
+    : >probes
+    timeout 100 "$sluice" launch --back-off 0.01 "$@" >out 2>err
+    status=$?
+    if [ $status -eq "$want" ]; then ok; else
+        bad "launch $*: exit status $status, not $want"
+    fi
+}
+says() { if grep -qe "$1" err; then ok; else bad "does not say '$1'"; fi; }
+silent_on() { if grep -qe "$1" err; then bad "says '$1'"; else ok; fi; }
+n_runs() {
+    if [ "$(wc -l <runs)" -eq "$1" ]; then ok; else
+        bad "$(wc -l <runs) runs, not $1"
+    fi
+}
+# run_has N TEXT, run_lacks N TEXT: in the command line of run N
+run_has() {
+    if sed -n "$1p" runs | grep -qe "$2"; then ok; else
+        bad "run $1 has no '$2'"
+    fi
+}
+run_lacks() {
+    if sed -n "$1p" runs | grep -qe "$2"; then bad "run $1 has '$2'"; else
+        ok
+    fi
+}
+refuses() { # STATUS TEXT ARGUMENT...
+    want=$1
+    text=$2
+    shift 2
+    rm -f runs
+    "$sluice" launch "$@" >out 2>err
+    status=$?
+    if [ $status -eq "$want" ] && grep -qe "$text" err && [ ! -e runs ]; then
+        ok
+    else
+        bad "launch $*: exit status $status, not $want with '$text'"
+    fi
+}
+keep='--set checkpoint.dir=checkpoints'
+
+# ---- the command line ----
+SLUICE_FLAVOUR='a b' "$sluice" launch --dry-run --hosts a,b:2 -- \
+    train gpt.yaml --set "data.seed=1" --job-name it >out 2>err
+for text in '^mpirun -np 3 --host a:1,b:2 ' ' --bind-to none ' \
+    " -x 'SLUICE_FLAVOUR=a b' " \
+    "$sluice train gpt.yaml --set data.seed=1 --job-name it\$"; do
+    if grep -qe "$text" out; then ok; else bad "dry run: no '$text'"; fi
+done
+if [ ! -e runs ]; then ok; else bad 'a dry run runs'; fi
+printf '# two hosts\na slots=2\n\nb:3 # big\na\n' >hosts
+"$sluice" launch --dry-run --hostfile hosts --ranks 5 train gpt.yaml \
+    >out 2>err
+if grep -q 'np 5 --host a:3,b:2 ' out; then ok; else bad 'a host file'; fi
+"$sluice" launch --dry-run train gpt.yaml >out 2>err
+if grep -q "^$sluice train gpt.yaml\$" out; then ok; else
+    bad 'one process needs no mpirun'
+fi
+"$sluice" launch --dry-run --ranks 2 train gpt.yaml >out 2>err
+if grep -q '^mpirun -np 2 --host localhost:2 ' out; then ok; else
+    bad 'two processes on this machine'
+fi
+"$sluice" launch --dry-run --hosts elsewhere.example train gpt.yaml >out 2>err
+if grep -q '^mpirun -np 1 --host elsewhere.example:1 ' out; then ok; else
+    bad 'one process elsewhere'
+fi
+"$sluice" launch --dry-run --ranks 2 --mpirun /opt/x/mpirun train gpt.yaml \
+    >out 2>err
+if grep -q '^/opt/x/mpirun -np 2 ' out; then ok; else bad '--mpirun'; fi
+
+refuses 2 'command to run is missing'
+refuses 2 'command to run is missing' --ranks 2
+refuses 2 'command to run is missing' --ranks 2 -- eval gpt.yaml
+refuses 2 'hosts have 1 slot' --hosts a --ranks 2 -- train gpt.yaml
+refuses 2 'no host name' --hosts 'a,,b' -- train gpt.yaml
+refuses 2 'no host name' --hosts=-np -- train gpt.yaml
+refuses 2 'no host name' --hosts 'a b' -- train gpt.yaml
+refuses 2 'no host name' --hosts '' -- train gpt.yaml
+refuses 2 'slots of host a' --hosts a:0 -- train gpt.yaml
+refuses 2 'slots of host a' --hosts a:b:c -- train gpt.yaml
+refuses 2 'slots of host a' --hosts a:5000 -- train gpt.yaml
+refuses 2 'not both' --hosts a --hostfile hosts -- train gpt.yaml
+refuses 2 'min-ranks 3' --hosts a,b --min-ranks 3 -- train gpt.yaml
+refuses 2 'ranks' --ranks 0 -- train gpt.yaml
+refuses 2 'unrecognized' --rank-s 2 -- train gpt.yaml
+refuses 2 'unrecognized' --ranks 2 -- train gpt.yaml --nonsense
+refuses 1 'nothing.yaml' --ranks 2 -- train nothing.yaml
+refuses 2 'stepz' --ranks 2 -- train gpt.yaml --set stepz.a=x \
+    --set 'train.schedule=stepz'
+printf 'a\nb slots=x\n' >hosts
+refuses 2 'hosts:2' --hostfile hosts -- train gpt.yaml
+printf 'a\nb slots=1 more\n' >hosts
+refuses 2 'hosts:2' --hostfile hosts -- train gpt.yaml
+printf '# nothing\n' >hosts
+refuses 2 'no host in it' --hostfile hosts -- train gpt.yaml
+refuses 1 'nowhere' --hostfile nowhere -- train gpt.yaml
+
+# ---- how a run ends ----
+launches 0 'exit 0' --ranks 2 -- train gpt.yaml
+n_runs 1
+silent_on launch
+launches 3 'exit 3' --ranks 2 -- train gpt.yaml
+n_runs 1
+says 'failed after .* with exit status 3'
+# what another try would meet again, and an end by order
+launches 2 'exit 2' --ranks 2 --restarts 5 -- train gpt.yaml
+n_runs 1
+launches 130 'exit 130' --ranks 2 --restarts 5 -- train gpt.yaml
+n_runs 1
+launches 127 'exit 0' --ranks 2 --mpirun no-such-mpirun -- train gpt.yaml
+says 'cannot run no-such-mpirun'
+
+# ---- restarts ----
+launches 0 'exit 1; exit 1; exit 0' --ranks 2 --restarts 2 -- train gpt.yaml
+n_runs 3
+says '(2 of 2 without a new checkpoint): 2 processes on localhost:2'
+run_lacks 3 resume
+launches 1 'exit 1; exit 1; exit 1; exit 0' --ranks 2 --restarts 2 -- \
+    train gpt.yaml
+n_runs 3
+says '2 restarts brought no new checkpoint: giving up'
+# progress is not counted, and only it is gone on from
+launches 0 'exit 1; progress s1 1; progress s2 1; progress s3 1; exit 1; exit 0' \
+    --ranks 2 --restarts 2 -- train gpt.yaml $keep
+n_runs 6
+run_lacks 2 resume
+run_has 3 'train gpt.yaml .* --resume auto$'
+run_has 6 '--resume auto$'
+says 'from s3'
+# checkpoints of an earlier job, which this one was not told to go on from
+mkdir old
+echo s9 >old/latest
+launches 0 'exit 1; exit 0' --ranks 2 --restarts 1 -- train gpt.yaml \
+    --set checkpoint.dir=old
+run_lacks 2 resume
+says 'from where it began'
+# ever longer pauses
+printf 'exit 1\nexit 1\nexit 1\nexit 0\n' >script
+rm -f times
+"$sluice" launch --back-off 0.2 --ranks 2 --restarts 3 -- train gpt.yaml \
+    >out 2>err
+if awk 'NR > 1 && $1 - last < 0.2 * 2 ^ (NR - 2) {exit 1} {last = $1}' times
+then ok; else bad "pauses: $(tr '\n' ' ' <times)"; fi
+says 'restart in 0.8 s'
+
+# ---- hosts ----
+# one loss can be chance, at the second one the host goes
+launches 0 'killed b; killed b; exit 0' --hosts a,b:2,c --restarts 3 -- \
+    train gpt.yaml
+run_has 2 'np 4 --host a:1,b:2,c:1 '
+run_has 3 'np 2 --host a:1,c:1 '
+says 'b lost processes twice: it is dropped'
+says 'rank 1 with PID 0 on node b exited on signal 9'
+launches 0 'lost c.example.org 1; lost c 1; exit 0' --hosts a,b,c --restarts 3 \
+    -- train gpt.yaml
+run_has 3 'np 2 --host a:1,b:1 '
+# so many ranks that each has work: a replica is never lost
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2
+run_has 3 'np 2 --host a:1,c:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2 --stages 2
+run_has 3 'np 3 --host a:1,c:1,d:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c --restarts 3 -- \
+    train gpt.yaml --replicas 4
+run_has 3 'np 2 --host a:1,c:1 '
+launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2 --devices cpu:2
+run_has 3 'np 3 --host a:1,c:1,d:1 '
+# different hosts, one each: none goes
+launches 0 'killed a; killed b; exit 0' --hosts a,b --restarts 3 -- \
+    train gpt.yaml
+run_has 3 'np 2 --host a:1,b:1 '
+# not below what is wanted
+launches 0 'killed b; killed b; exit 0' --hosts a,b --restarts 3 \
+    --min-ranks 2 -- train gpt.yaml
+run_has 3 'np 2 --host a:1,b:1 '
+# a failure without a loss is nobody's
+launches 0 'exit 1; exit 1; exit 0' --hosts a,b --restarts 3 -- train gpt.yaml
+run_has 3 'np 2 --host a:1,b:1 '
+# unreachable: at once; all but this machine are asked
+echo b >dead
+launches 0 'exit 1; exit 0' --hosts a,b,localhost --restarts 3 -- train gpt.yaml
+run_has 2 'np 2 --host a:1,localhost:1 '
+says 'host b does not answer: it is dropped'
+if [ "$(sort probes | tr '\n' ' ')" = 'a b ' ]; then ok; else
+    bad "probed: $(cat probes)"
+fi
+# down to one process on this machine, which needs no mpirun
+launches 0 'exit 1' --hosts localhost,b --restarts 1 -- train gpt.yaml --quiet
+n_runs 1
+says '1 process on localhost:1'
+if grep -q 'state-hash' out; then ok; else bad 'no hash of the last process'; fi
+launches 1 'exit 1; exit 0' --hosts localhost,b --restarts 3 --min-ranks 2 -- \
+    train gpt.yaml
+says 'hosts for 1 process remain, fewer than 2: giving up'
+echo a >>dead
+launches 1 'exit 1; exit 0' --hosts a,b --restarts 3 -- train gpt.yaml
+says 'hosts for 0 processes remain'
+rm dead
+# a job that lost a process and does not end by itself
+launches 0 'stuck b; exit 0' --hosts a,b --restarts 1 --grace 0.5 -- \
+    train gpt.yaml
+says 'does not end by itself; it is stopped'
+n_runs 2
+
+# ---- signals ----
+# signalled SIGNAL... -- STATUS SCRIPT ARGUMENT...
+signalled() {
+    numbers=
+    while [ "$1" != -- ]; do
+        numbers="$numbers $1"
+        shift
+    done
+    want=$2
+    echo "$3" >script
+    shift 3
+    rm -f signals runs
+    : >runs
+    "$sluice" launch --back-off 0.01 "$@" >out 2>err &
+    launch=$!
+    n_sent=0
+    for number in $numbers; do
+        n_sent=$((n_sent + 1))
+        until_true n_signals_is $n_sent
+        kill -s "$number" $launch
+    done
+    wait $launch
+    status=$?
+    if [ $status -eq "$want" ]; then ok; else
+        bad "$numbers: exit status $status, not $want"
+    fi
+}
+for number in TERM USR1 HUP INT; do
+    signalled $number -- 130 wait --ranks 2 --restarts 3 -- train gpt.yaml
+    if [ "$(tail -n 1 signals)" = usr1 ]; then ok; else
+        bad "$number was not handed on as SIGUSR1"
+    fi
+    n_runs 1
+done
+signalled TERM TERM -- 143 deaf --ranks 2 --restarts 3 -- train gpt.yaml
+if [ "$(tr '\n' ' ' <signals)" = 'ready usr1 term ' ]; then ok; else
+    bad "two signals: $(cat signals)"
+fi
+# during a pause
+printf 'exit 1\nexit 0\n' >script
+rm -f runs
+"$sluice" launch --back-off 60 --restarts 1 --ranks 2 -- train gpt.yaml \
+    >out 2>err &
+launch=$!
+until_true grep -q 'restart in 60 s' err
+kill -TERM $launch
+wait $launch
+status=$?
+if [ $status -eq 130 ]; then ok; else bad "a pause: exit status $status"; fi
+n_runs 1
+# one process without mpirun: it ends after the step, as by itself
+"$sluice" launch --restarts 3 -- train gpt.yaml --steps 1000000 --quiet \
+    --metrics launched.jsonl >out 2>err &
+launch=$!
+until_true test -s launched.jsonl
+kill -TERM $launch
+wait $launch
+status=$?
+if [ $status -eq 130 ] && grep -q 'state-hash' out; then ok; else
+    bad "one process: exit status $status"
+fi
+# a launcher that is killed leaves no job behind
+rm -f launched.jsonl
+"$sluice" launch -- train gpt.yaml --steps 1000000 --quiet --metrics launched.jsonl \
+    >out 2>err &
+launch=$!
+until_true test -s launched.jsonl
+kill -KILL $launch
+wait $launch 2>/dev/null
+is_gone() { ! pgrep -f -e '--metrics launched.jsonl'; }
+until_true is_gone # the job does not outlive its launcher
+
+echo "$n_passed passed, $n_failed failed"
+[ $n_failed -eq 0 ]
