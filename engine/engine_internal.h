@@ -276,6 +276,13 @@ static inline int sl_param_is_state(const sl_param_t *param)
 }
 
 /* engine.c */
+/** Index of the device of a stage: stages in equal runs over the devices. */
+static inline int sl_engine_device_of(const sl_engine_params_t *params,
+                                      int stage)
+{
+    return (int)((int64_t)stage * params->devices->n_devices /
+                 params->n_stages);
+}
 /** Stages and state, no threads. `own` is checked and has n_stages; `keeps`
  *  may be NULL and is copied; `dry` may be NULL. */
 SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,

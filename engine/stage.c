@@ -170,7 +170,6 @@ out:
 
 sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine, int index)
 {
-    const int n_devices = engine->params.devices->n_devices;
     sl_status_t status;
 
     stage->engine = engine;
@@ -178,10 +177,8 @@ sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine, int index)
     stage->begin = engine->params.cuts[index];
     stage->end = engine->params.cuts[index + 1];
     stage->n_layers = stage->end - stage->begin;
-    /* stages in equal runs over the devices */
-    stage->device =
-        &engine->params.devices
-             ->devices[(int64_t)index * n_devices / engine->n_stages];
+    stage->device = &engine->params.devices
+                         ->devices[sl_engine_device_of(&engine->params, index)];
     stage->is_first_on_device =
         index == 0 || engine->stages[index - 1].device != stage->device;
     SL_TRY(status, make_values(stage), out);
