@@ -78,12 +78,74 @@ sl_part_problem_t sl_job_problem(const sl_job_t *job)
     problem.recompute = job->config.recompute == SL_RECOMPUTE_NONE ? 0.0 : 1.0;
     problem.link_bytes_per_us = job->speed.link_bytes_per_us;
     problem.link_latency_us = job->speed.link_latency_us;
+    problem.stage_speed = job->stage_speed;
     return problem;
+}
+
+int sl_job_has_free_cuts(const sl_job_t *job)
+{
+    return job->config.cuts == NULL && strcmp(job->config.policy, "dp") == 0;
+}
+
+/* The device of a stage, as the engine has it. */
+static int device_of(const sl_job_t *job, int stage)
+{
+    return (int)((int64_t)stage * job->devices->n_devices / job->n_stages);
+}
+
+static int stages_on(const sl_job_t *job, int device)
+{
+    int k, n = 0;
+
+    for (k = 0; k < job->n_stages; k++) {
+        n += device_of(job, k) == device;
+    }
+    return n;
+}
+
+/* Where all devices have equally many stages, costs are those of a device of
+ * its own, as where each has one. */
+void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,
+                         double *stage_speed)
+{
+    const int least = job->n_stages / job->devices->n_devices;
+    int k;
+
+    for (k = 0; k < job->n_stages; k++) {
+        const int device = device_of(job, k);
+
+        stage_speed[k] = device_speed[device] * (least > 1 ? least : 1) /
+                         stages_on(job, device);
+    }
+}
+
+/* The share of each device that the job has now. One that is suspended will
+ * not stay so: it counts as whole. */
+static void read_speeds(sl_job_t *job)
+{
+    int d;
+
+    for (d = 0; d < job->devices->n_devices; d++) {
+        const double percent =
+            sl_op_manager_share_get(job->devices->devices[d].ops, NULL);
+
+        job->device_speed[d] = percent > 0.0 ? percent / 100.0 : 1.0;
+    }
+    sl_job_stage_speeds(job, job->device_speed, job->stage_speed);
+}
+
+sl_status_t sl_job_cut(sl_job_t *job)
+{
+    const sl_part_problem_t problem = sl_job_problem(job);
+    sl_engine_params_t params;
+
+    read_speeds(job);
+    sl_job_engine_params(job, &params);
+    return sl_engine_fit(&params, &problem, job->cuts, &job->fit);
 }
 
 static sl_status_t find_cuts(sl_job_t *job)
 {
-    const sl_part_problem_t problem = sl_job_problem(job);
     const sl_part_ops_t *policy = sl_part_find(job->config.policy);
     sl_status_t status;
 
@@ -94,10 +156,19 @@ static sl_status_t find_cuts(sl_job_t *job)
                 job->config.policy);
     }
     job->cuts = calloc((size_t)job->n_stages + 1, sizeof(int));
-    if (job->cuts == NULL) {
+    job->device_speed = calloc((size_t)job->devices->n_devices, sizeof(double));
+    job->stage_speed = calloc((size_t)job->n_stages, sizeof(double));
+    if (job->cuts == NULL || job->device_speed == NULL ||
+        job->stage_speed == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
     }
+    read_speeds(job);
+    if (sl_job_has_free_cuts(job)) {
+        return sl_job_cut(job);
+    }
     if (job->config.cuts == NULL) {
+        const sl_part_problem_t problem = sl_job_problem(job);
+
         return sl_part_split(policy, &problem, job->cuts);
     }
     if (job->config.n_cuts != job->n_stages - 1) {
@@ -166,6 +237,8 @@ void sl_job_close(sl_job_t *job)
 {
     sl_engine_destroy(job->engine);
     free(job->cuts);
+    free(job->device_speed);
+    free(job->stage_speed);
     sl_part_costs_cleanup(&job->costs);
     sl_device_set_destroy(job->devices);
     sl_model_destroy(job->model);

@@ -8,6 +8,7 @@
 #define SL_CLI_JOB_H
 
 #include "cli/config.h"
+#include "engine/fit.h"
 
 typedef struct sl_job {
     sl_config_t config;
@@ -20,8 +21,12 @@ typedef struct sl_job {
     sl_part_costs_t costs;
     char profile_path[512];
     uint64_t profile_key;
-    int *cuts;           /**< owned, n_stages + 1 */
-    sl_engine_t *engine; /**< NULL until sl_job_start */
+    int *cuts;            /**< owned, n_stages + 1 */
+    double *device_speed; /**< owned, one a device: its share when the cuts
+                               were made */
+    double *stage_speed;  /**< owned, one a stage */
+    sl_fit_t fit;         /**< how the policy dp found the cuts */
+    sl_engine_t *engine;  /**< NULL until sl_job_start */
 } sl_job_t;
 
 /** Config, data set, model, devices, costs, cuts. Clean up in any case. */
@@ -30,9 +35,17 @@ SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      size_t n_overrides, sl_job_t *job);
 /** The engine's parameters for this job. */
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
+/** Whether the policy dp decides: then cuts may be made again. */
+int sl_job_has_free_cuts(const sl_job_t *job);
+/** Make the cuts under the shares and memory limits of this moment. */
+SL_NODISCARD sl_status_t sl_job_cut(sl_job_t *job);
+/** Speeds of the stages when the devices have these; stages of a device share
+ *  it. */
+void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,
+                         double *stage_speed);
 /** Create the engine, load the weights the config names. */
 SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);
-/** What the policies and the prediction see. */
+/** What the policies and the prediction see; borrows from the job. */
 sl_part_problem_t sl_job_problem(const sl_job_t *job);
 void sl_job_close(sl_job_t *job);
 

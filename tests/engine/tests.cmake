@@ -10,6 +10,7 @@ target_link_libraries(engine_fixture PUBLIC sl_engine sl_test_support
 sl_test(engine exact LINK engine_fixture TIMEOUT 600)
 sl_test(engine engine LINK engine_fixture)
 sl_test(engine memory_plan LINK engine_fixture TIMEOUT 300)
+sl_test(engine rebalance LINK sl_engine)
 sl_test(engine fit LINK engine_fixture TIMEOUT 600)
 sl_test(engine limits LINK engine_fixture)
 sl_test(engine oom WRAP_ALLOC LINK engine_fixture)
