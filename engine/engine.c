@@ -184,9 +184,25 @@ out:
     return status;
 }
 
-sl_status_t sl_engine_build(const sl_engine_params_t *own,
-                            const unsigned char *keeps, sl_dry_memory_t *dry,
-                            sl_engine_t **engine_p)
+static sl_status_t copy_cuts(sl_engine_t *engine)
+{
+    const size_t n = (size_t)engine->params.n_stages + 1;
+    sl_status_t status = SL_OK;
+
+    engine->own_cuts = malloc(n * sizeof(int));
+    if (engine->own_cuts == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %zu cuts", n);
+    }
+    memcpy(engine->own_cuts, engine->params.cuts, n * sizeof(int));
+    engine->params.cuts = engine->own_cuts;
+out:
+    return status;
+}
+
+static sl_status_t build(const sl_engine_params_t *own,
+                         const unsigned char *keeps, sl_dry_memory_t *dry,
+                         int is_bare, sl_engine_t **engine_p)
 {
     sl_engine_t *engine = calloc(1, sizeof(*engine));
     sl_status_t status;
@@ -197,18 +213,20 @@ sl_status_t sl_engine_build(const sl_engine_params_t *own,
     }
     engine->params = *own;
     engine->dry = dry;
+    engine->is_bare = is_bare;
     engine->n_stages = own->n_stages;
     engine->ignore_index = loss_ignore_index(own->model);
     sl_abort_init(&engine->abort);
     sl_gate_init(&engine->gate);
     engine->barrier.n = engine->n_stages;
+    SL_TRY(status, copy_cuts(engine), err_destroy);
     SL_TRY(status, sl_engine_set_keeps(engine, keeps), err_destroy);
     SL_TRY(status, make_records(engine), err_destroy);
     SL_TRY(status, sl_topology_layers(engine), err_destroy);
     SL_TRY(status, sl_topology_channels(engine), err_destroy);
     SL_TRY(status, create_stages(engine), err_destroy);
     SL_TRY(status, sl_topology_params(engine), err_destroy);
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_stages && !is_bare; k++) {
         SL_TRY(status, sl_stage_copy_ties(&engine->stages[k]), err_destroy);
     }
     *engine_p = engine;
@@ -218,6 +236,20 @@ err_destroy:
     sl_engine_destroy(engine);
 out:
     return status;
+}
+
+sl_status_t sl_engine_build(const sl_engine_params_t *own,
+                            const unsigned char *keeps, sl_dry_memory_t *dry,
+                            sl_engine_t **engine_p)
+{
+    return build(own, keeps, dry, 0, engine_p);
+}
+
+sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
+                                 const unsigned char *keeps,
+                                 sl_engine_t **engine_p)
+{
+    return build(own, keeps, NULL, 1, engine_p);
 }
 
 sl_status_t sl_engine_create(const sl_engine_params_t *params,
@@ -296,6 +328,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->stages);
     free(engine->channels);
     free(engine->keeps);
+    free(engine->own_cuts);
     free(engine->layer_stage);
     free(engine->needs_gradient);
     free(engine->ties);

@@ -126,6 +126,9 @@ sl_status_t sl_stage_params_init(sl_stage_t *stage)
             param->layer = stage->begin + l;
             param->param = p;
             param->desc = &stage->layers[l].layer->params[p];
+            if (stage->engine->is_bare) {
+                continue;
+            }
             SL_TRY(status,
                    sl_device_is_dry(stage->device)
                        ? param_alloc(stage, param, NULL)

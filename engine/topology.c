@@ -126,7 +126,7 @@ static void visit_params(sl_engine_t *engine, int is_counting)
         for (p = 0; p < stage->n_params; p++) {
             sl_stage_param_t *param = &stage->params[p];
 
-            if (param->grad == NULL) {
+            if (param->desc->kind != SL_PARAM_TRAINED) {
                 continue;
             }
             if (param->desc->tied_layer < 0) {
