@@ -23,6 +23,12 @@ typedef enum sl_cost_source {
 } sl_cost_source_t;
 #define SL_COST_CHOICES "auto|analytic|profile"
 
+typedef enum sl_rebalance_mode {
+    SL_REBALANCE_AUTO, /**< layers move when the policy dp made the cuts */
+    SL_REBALANCE_OFF
+} sl_rebalance_mode_t;
+#define SL_REBALANCE_CHOICES "auto|off"
+
 typedef struct sl_config {
     sl_yaml_t *yaml;  /**< owned; texts below are borrowed from it */
     const char *name; /**< of the run */
@@ -32,6 +38,7 @@ typedef struct sl_config {
     /* train */
     int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
     int schedule, backward_order, recompute;
+    int rebalance;       /**< sl_rebalance_mode_t */
     const char *weights; /**< file to start from, or NULL */
     /* job: how others see it while it runs */
     const char *job_name;   /**< NULL = made from `name` */

@@ -87,8 +87,7 @@ int sl_job_has_free_cuts(const sl_job_t *job)
     return job->config.cuts == NULL && strcmp(job->config.policy, "dp") == 0;
 }
 
-/* The device of a stage, as the engine has it. */
-static int device_of(const sl_job_t *job, int stage)
+int sl_job_device_of(const sl_job_t *job, int stage)
 {
     return (int)((int64_t)stage * job->devices->n_devices / job->n_stages);
 }
@@ -98,7 +97,7 @@ static int stages_on(const sl_job_t *job, int device)
     int k, n = 0;
 
     for (k = 0; k < job->n_stages; k++) {
-        n += device_of(job, k) == device;
+        n += sl_job_device_of(job, k) == device;
     }
     return n;
 }
@@ -112,7 +111,7 @@ void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,
     int k;
 
     for (k = 0; k < job->n_stages; k++) {
-        const int device = device_of(job, k);
+        const int device = sl_job_device_of(job, k);
 
         stage_speed[k] = device_speed[device] * (least > 1 ? least : 1) /
                          stages_on(job, device);

@@ -39,6 +39,8 @@ void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
 int sl_job_has_free_cuts(const sl_job_t *job);
 /** Make the cuts under the shares and memory limits of this moment. */
 SL_NODISCARD sl_status_t sl_job_cut(sl_job_t *job);
+/** Index of the device of a stage. */
+int sl_job_device_of(const sl_job_t *job, int stage);
 /** Speeds of the stages when the devices have these; stages of a device share
  *  it. */
 void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,

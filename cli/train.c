@@ -15,6 +15,7 @@
 #include "cli/memory_trace.h"
 #include "cli/options.h"
 #include "cli/train_control.h"
+#include "cli/train_rebalance.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
 #include "engine/report/progress.h"
@@ -65,7 +66,9 @@ typedef struct sl_train {
     double *losses; /**< per step; owned */
     size_t n_losses;
     double last_loss;
-    size_t *first_limits; /**< of memory, one a device; owned */
+    size_t *first_limits;            /**< of memory, one a device; owned */
+    sl_train_rebalance_t *rebalance; /**< NULL when cuts stay */
+    sl_rebalance_news_t news; /**< of the latest move; told with a step */
 } sl_train_t;
 
 static void find_unit(sl_train_t *train)
@@ -171,6 +174,14 @@ static void tell_metrics(const sl_train_t *train,
     step.unit = train->unit;
     step.bubble = report->bubble;
     step.devices = devices;
+    if (train->news.text[0] != '\0') {
+        step.cuts = train->job.cuts;
+        step.n_stages = (size_t)train->job.n_stages;
+        step.moved_layers = train->news.report.n_layers;
+        step.moved_bytes = train->news.report.moved_bytes;
+        step.move_ms = train->news.report.move_us * 1e-3;
+        step.predicted_speedup = train->news.speedup;
+    }
     sl_metrics_write(train->metrics, &step);
 }
 
@@ -231,14 +242,39 @@ static int is_squeezed(const sl_train_t *train)
     return 0;
 }
 
+/* A move at the boundary before step `step`. */
+static void tell_move(const sl_train_t *train, uint32_t step)
+{
+    if (train->news.text[0] != '\0') {
+        sl_progress_clear(train->progress);
+        (void)printf("step %" PRIu32 ": %s\n", step, train->news.text);
+        (void)fflush(stdout);
+    }
+}
+
 /* One step. A limit that was lowered below the need is no reason to lose the
- * job: it waits until another order comes, then runs the same batch again. */
+ * job: layers move to devices that have room for them, or it waits until
+ * another order comes, and then runs the same batch again. */
 static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
                                      sl_step_report_t *report)
 {
     sl_status_t status = sl_engine_step(train->job.engine, batch, report);
 
     while (status == SL_ERR_QUOTA && is_squeezed(train)) {
+        char detail[1024];
+        int moved;
+
+        (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
+        SL_TRY(status,
+               sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
+               out);
+        if (moved) {
+            tell_move(train, sl_engine_n_steps(train->job.engine));
+            status = sl_engine_step(train->job.engine, batch, report);
+            continue;
+        }
+        status = SL_ERR_QUOTA;
+        sl_last_error_set(detail);
         sl_progress_clear(train->progress);
         sl_warn("%s; waiting for a higher limit", sl_last_error());
         if (sl_control_await_order(train->control)) {
@@ -246,6 +282,7 @@ static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
         }
         status = sl_engine_step(train->job.engine, batch, report);
     }
+out:
     return status;
 }
 
@@ -267,6 +304,11 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
         atomic_store(&is_interrupted, 1); /* told to stop */
     }
+    SL_TRY(
+        status,
+        sl_train_rebalance_step(train->rebalance, report.step_us, &train->news),
+        out);
+    tell_move(train, report.step + 1);
     if (every > 0 && (report.step + 1) % every == 0) {
         status = evaluate(train, report.step + 1);
     }
@@ -362,6 +404,7 @@ static void close_all(sl_train_t *train)
         (void)!sl_metrics_close(train->metrics);
     }
     sl_control_close(train->control);
+    sl_train_rebalance_close(train->rebalance);
     sl_loader_destroy(train->loader);
     (void)!sl_memory_trace_close(train->memory_trace);
     free(train->losses);
@@ -392,7 +435,13 @@ static sl_status_t run(sl_train_t *train)
                                     train->job.devices, &train->memory_trace),
                out);
     }
+    if (sl_job_has_free_cuts(&train->job)) {
+        /* under the shares and limits that the admission has set */
+        SL_TRY(status, sl_job_cut(&train->job), out);
+    }
     SL_TRY(status, sl_job_start(&train->job), out);
+    SL_TRY(status, sl_train_rebalance_open(&train->job, &train->rebalance),
+           out);
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
     for (i = 0; i < train->job.config.steps && !atomic_load(&is_interrupted);

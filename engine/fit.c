@@ -40,6 +40,15 @@ static int device_of(const sl_search_t *search, int stage)
     return sl_engine_device_of(&search->params, stage);
 }
 
+/* What the next boundary brings, as far as memory in use allows it. */
+static size_t limit_of(const sl_search_t *search, int device)
+{
+    sl_mem_stats_t stats;
+
+    sl_mem_stats(search->params.devices->devices[device].mem, &stats);
+    return stats.asked_limit_bytes;
+}
+
 static int stages_on(const sl_search_t *search, int device)
 {
     int k, n = 0;
@@ -133,6 +142,9 @@ static sl_status_t rehearse(sl_search_t *search)
     sl_rehearsal_close(search->rehearsal);
     search->rehearsal = NULL;
     SL_TRY(status, sl_rehearsal_open(&search->params, &search->rehearsal), out);
+    for (d = 0; d < search->params.devices->n_devices; d++) {
+        sl_rehearsal_set_limit(search->rehearsal, d, limit_of(search, d));
+    }
     SL_TRY(status, sl_rehearsal_run(search->rehearsal), out);
     search->fit.n_rounds++;
     search->fit.fits = 1;
@@ -276,13 +288,11 @@ static sl_status_t find_limits(sl_search_t *search)
     }
     for (k = 0; k < (int)n; k++) {
         const int device = device_of(search, k);
-        sl_mem_stats_t stats;
+        const size_t limit = limit_of(search, device);
 
-        sl_mem_stats(search->params.devices->devices[device].mem, &stats);
-        search->limits[k] =
-            stats.limit_bytes == SIZE_MAX
-                ? SIZE_MAX
-                : stats.limit_bytes / (size_t)stages_on(search, device);
+        search->limits[k] = limit == SIZE_MAX
+                                ? SIZE_MAX
+                                : limit / (size_t)stages_on(search, device);
     }
 out:
     return status;

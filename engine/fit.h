@@ -30,7 +30,7 @@ SL_API SL_NODISCARD sl_status_t sl_engine_estimate(
     const sl_engine_params_t *params, sl_part_memory_t **memory_p);
 
 /**
- * The fastest cuts whose rehearsal fits the limits in force on the devices:
+ * The fastest cuts whose rehearsal fits the limits last asked of the devices:
  * the cuts of `dp`, and when their rehearsal does not fit, those of `dp` under
  * estimates of memory, which are corrected by what rehearsals measure. When
  * no cuts are found that fit, those with the smallest need.

@@ -7,6 +7,9 @@ add_test(NAME cli.control
 add_test(NAME cli.sharing
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
         $<TARGET_FILE:sluice>)
+add_test(NAME cli.rebalance
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_rebalance.sh
+        $<TARGET_FILE:sluice>)
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers
@@ -20,5 +23,5 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
-    cli.program cli.control cli.sharing house.layout house.headers PROPERTIES
+    cli.program cli.control cli.sharing cli.rebalance house.layout house.headers PROPERTIES
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
