@@ -24,9 +24,11 @@ typedef struct sl_rebalance_params {
     int n_devices;
     const double *plan_speed; /**< of each device, that the cuts were made
                                    for; NULL (default) = all 1. Copied. */
-    int n_boundaries;         /**< a change must last for so many mini-batches
-                                   (default 20) */
+    int n_boundaries;         /**< a change of shares must last for so many
+                                   mini-batches (default 20) */
     uint64_t lasts_ns;        /**< and for so long (default 2 s) */
+    int load_patience; /**< a change that others make, by loading a device,
+                            must last longer by this factor (default 5) */
     double threshold;  /**< part of its planned speed, relative to the other
                             devices, that a device must lose (default 0.15) */
     double least_gain; /**< predicted step before over after (default 1.05) */

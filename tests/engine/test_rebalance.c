@@ -238,6 +238,31 @@ static void it_does_not_swing(void **state)
     }
 }
 
+/* Others that come and go: what lasts too short is not followed. */
+static void a_passing_load_moves_nothing(void **state)
+{
+    static const int periods[] = {2, 10, 25, 60};
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(periods) / sizeof(*periods); i++) {
+        pipeline_t p;
+        int n;
+
+        pipeline_init(&p, 60e3);
+        p.noise = 0.3;
+        for (n = 0; n < 20000; n += periods[i]) {
+            p.load[0] = n / periods[i] % 3 == 0 ? 2.0 : 1.0;
+            p.load[1] = n / periods[i] % 2 == 0 ? 1.5 : 1.0;
+            run(&p, periods[i]);
+        }
+        print_message("loads that change every %d steps: %d moves\n",
+                      periods[i], p.n_moves);
+        assert_int_equal(p.n_moves, 0);
+        sl_rebalance_destroy(p.policy);
+    }
+}
+
 /* Rare changes are followed each time: the doubling starts again. */
 static void rare_changes_are_followed(void **state)
 {
@@ -306,6 +331,7 @@ int main(void)
         sl_unit_test(a_change_must_last),
         sl_unit_test(a_lasting_load_moves_layers),
         sl_unit_test(it_does_not_swing),
+        sl_unit_test(a_passing_load_moves_nothing),
         sl_unit_test(rare_changes_are_followed),
         sl_unit_test(a_move_must_pay),
         sl_unit_test(bad_parameters_are_refused),
