@@ -9,7 +9,7 @@
 #include "tests/engine/engine_fixture.h"
 
 enum {
-    MAX_LAYERS = 64
+    MAX_STAGES = 4
 };
 
 /* A conv net as a ResNet's ends make it: the first stage has the large
@@ -188,40 +188,62 @@ static int fits(const sl_engine_params_t *params, size_t *peak_p)
     return result;
 }
 
-/* Rehearse every cut into two stages: how many fit, and the least of their
- * largest peaks. */
+/* What every cut comes to. */
+typedef struct census {
+    sl_engine_params_t params;
+    int cuts[MAX_STAGES + 1];
+    int n_fit;
+    size_t least; /* of the largest peaks */
+} census_t;
+
+/* Rehearse all cuts from cut k on. */
+static void count(census_t *census, int k)
+{
+    const int n_stages = census->params.n_stages;
+    const int n = census->params.model->n_layers;
+    size_t peak;
+    int cut;
+
+    if (k >= n_stages || k > MAX_STAGES) {
+        census->n_fit += fits(&census->params, &peak);
+        census->least = peak < census->least ? peak : census->least;
+        return;
+    }
+    for (cut = census->cuts[k - 1] + 1; cut <= n - (n_stages - k); cut++) {
+        census->cuts[k] = cut;
+        count(census, k + 1);
+    }
+}
+
 static int count_fitting(sl_engine_params_t params, size_t *least_p)
 {
-    int cuts[3] = {0, 0, params.model->n_layers}, n = 0;
+    census_t census = {.params = params, .least = SIZE_MAX};
 
-    params.cuts = cuts;
-    *least_p = SIZE_MAX;
-    for (cuts[1] = 1; cuts[1] < cuts[2]; cuts[1]++) {
-        size_t peak;
-
-        n += fits(&params, &peak);
-        *least_p = peak < *least_p ? peak : *least_p;
-    }
-    return n;
+    census.params.cuts = census.cuts;
+    census.cuts[params.n_stages] = params.model->n_layers;
+    count(&census, 1);
+    *least_p = census.least;
+    return census.n_fit;
 }
 
 /* From plenty to too little: found exactly when a cut is there. */
-static void check_limits(fixture_run_t run)
+static void check_limits(fixture_run_t run, int n_stages)
 {
     sl_device_set_t *devices = NULL;
     sl_engine_params_t params;
     sl_part_costs_t costs;
     sl_part_problem_t problem;
     size_t least, peak;
-    int cuts[3], dp[3], percent, n_moved = 0, n_none = 0;
+    int cuts[MAX_STAGES + 1], dp[MAX_STAGES + 1];
+    int percent, n_moved = 0, n_none = 0;
 
-    run.n_devices = run.n_stages = 2;
+    run.n_devices = run.n_stages = n_stages;
     fixture_params(&run, &devices, &params);
     problem = analytic(&params, &costs);
     sl_assert_ok(sl_part_split(&sl_part_dp, &problem, dp));
     (void)count_fitting(params, &least);
     params.cuts = cuts;
-    for (percent = 95; percent <= 190; percent += percent < 115 ? 1 : 15) {
+    for (percent = 95; percent <= 190; percent += percent < 110 ? 2 : 20) {
         sl_fit_t fit;
         size_t ignored;
         int n;
@@ -235,16 +257,17 @@ static void check_limits(fixture_run_t run)
         }
         assert_int_equal(fit.fits, n > 0);
         assert_int_equal(fits(&params, &peak), fit.fits);
-        n_moved += fit.fits && cuts[1] != dp[1];
+        n_moved += fit.fits &&
+                   memcmp(cuts, dp, ((size_t)n_stages + 1) * sizeof(int)) != 0;
         n_none += !fit.fits;
         if (!fit.fits) {
             assert_true(fit.need_bytes > fit.limit_bytes);
             assert_true(fit.limit_bytes == least / 100 * (size_t)percent);
         }
     }
-    print_message("%s: the fastest cut is at %d; %d limits need another, %d "
-                  "fit none\n",
-                  run.model->name, dp[1], n_moved, n_none);
+    print_message("%s in %d stages: %d limits need others than the fastest "
+                  "cuts, %d fit none\n",
+                  run.model->name, n_stages, n_moved, n_none);
     assert_true(n_none > 0);
     sl_part_costs_cleanup(&costs);
     sl_device_set_destroy(devices);
@@ -256,27 +279,83 @@ static void check_limits(fixture_run_t run)
 static void a_resnet_is_cut_where_it_fits(void **state)
 {
     (void)state;
-    check_limits((fixture_run_t){
-        .rows = 16, .n_micro = 4, .model = build("resnet", "18", 10)});
+    check_limits((fixture_run_t){.rows = 16,
+                                 .n_micro = 4,
+                                 .model = build("resnet", "18", 10)},
+                 2);
     check_limits((fixture_run_t){.rows = 16,
                                  .n_micro = 4,
                                  .schedule = SL_SCHEDULE_1F1B,
-                                 .model = build("resnet", "18", 10)});
+                                 .model = build("resnet", "18", 10)},
+                 2);
     check_limits((fixture_run_t){.rows = 16,
                                  .n_micro = 4,
                                  .recompute = SL_RECOMPUTE_FULL,
-                                 .model = build("resnet", "18", 10)});
+                                 .model = build("resnet", "18", 10)},
+                 2);
 }
 
 static void other_models_are_cut_where_they_fit(void **state)
 {
     (void)state;
     check_limits(
-        (fixture_run_t){.rows = 32, .n_micro = 8, .model = build_gpt()});
+        (fixture_run_t){.rows = 32, .n_micro = 8, .model = build_gpt()}, 2);
     check_limits(
-        (fixture_run_t){.rows = 256, .n_micro = 8, .model = fixture_unet()});
+        (fixture_run_t){.rows = 256, .n_micro = 8, .model = fixture_unet()}, 2);
     check_limits(
-        (fixture_run_t){.rows = 256, .n_micro = 8, .model = fixture_resnet()});
+        (fixture_run_t){.rows = 256, .n_micro = 8, .model = fixture_resnet()},
+        2);
+}
+
+static void three_stages_are_cut_where_they_fit(void **state)
+{
+    (void)state;
+    check_limits((fixture_run_t){.rows = 128,
+                                 .n_micro = 4,
+                                 .schedule = SL_SCHEDULE_1F1B,
+                                 .model = fixture_resnet()},
+                 3);
+    check_limits((fixture_run_t){.rows = 128,
+                                 .n_micro = 4,
+                                 .recompute = SL_RECOMPUTE_EXCEPT_LAST,
+                                 .model = fixture_unet()},
+                 3);
+}
+
+/* Stages that share a device: what is found, fits. */
+static void stages_of_one_device_share_its_memory(void **state)
+{
+    fixture_run_t run = {.rows = 256,
+                         .n_micro = 4,
+                         .n_devices = 2,
+                         .n_stages = 4,
+                         .model = fixture_unet()};
+    sl_device_set_t *devices = NULL;
+    sl_engine_params_t params;
+    sl_part_costs_t costs;
+    sl_part_problem_t problem;
+    size_t most, peak;
+    int cuts[MAX_STAGES + 1], percent, n_fit = 0, n_none = 0;
+
+    (void)state;
+    fixture_params(&run, &devices, &params);
+    (void)fits(&params, &most);
+    params.cuts = cuts;
+    for (percent = 20; percent <= 200; percent += 15) {
+        sl_fit_t fit;
+
+        problem = analytic(&params, &costs);
+        set_limits(devices, most / 100 * (size_t)percent);
+        sl_assert_ok(sl_engine_fit(&params, &problem, cuts, &fit));
+        assert_int_equal(fits(&params, &peak), fit.fits);
+        n_fit += fit.fits;
+        n_none += !fit.fits;
+        sl_part_costs_cleanup(&costs);
+    }
+    print_message("%d limits fit, %d not\n", n_fit, n_none);
+    assert_true(n_fit > 0 && n_none > 0);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
 }
 
 int main(void)
@@ -287,6 +366,8 @@ int main(void)
         sl_unit_test(the_estimate_of_small_models_is_near),
         sl_unit_test(a_resnet_is_cut_where_it_fits),
         sl_unit_test(other_models_are_cut_where_they_fit),
+        sl_unit_test(three_stages_are_cut_where_they_fit),
+        sl_unit_test(stages_of_one_device_share_its_memory),
     };
 
     return cmocka_run_group_tests_name("engine.fit", tests, NULL, NULL);
