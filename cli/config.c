@@ -55,6 +55,33 @@ out:
     return status;
 }
 
+static sl_status_t read_parallel(const sl_yaml_node_t *root,
+                                 sl_config_t *config)
+{
+    const sl_yaml_node_t *parallel;
+    sl_status_t status;
+
+    SL_TRY(status, sl_yaml_mapping(root, "parallel", &parallel), out);
+    SL_TRY(status,
+           sl_yaml_int(parallel, "replicas", 1, 1 << 16, &config->replicas),
+           out);
+    SL_TRY(status, sl_yaml_bool(parallel, "zero1", &config->zero1), out);
+    SL_TRY(status,
+           sl_yaml_bytes(parallel, "bucket_bytes", &config->bucket_bytes), out);
+    SL_TRY(status,
+           sl_yaml_choice(parallel, "batch_norm", SL_BATCH_NORM_CHOICES,
+                          &config->batch_norm),
+           out);
+    SL_TRY(status,
+           sl_yaml_choice(parallel, "not_finite", SL_NOT_FINITE_CHOICES,
+                          &config->not_finite),
+           out);
+    status = sl_yaml_int(parallel, "check_replicas", 0, INT32_MAX,
+                         &config->check_replicas);
+out:
+    return status;
+}
+
 static sl_status_t read_job(const sl_yaml_node_t *root, sl_config_t *config)
 {
     const sl_yaml_node_t *job;
@@ -242,6 +269,8 @@ static void set_defaults(sl_config_t *config)
     config->micro_batches = 4;
     config->steps = 100;
     config->seed = 1;
+    config->replicas = 1;
+    config->bucket_bytes = 4 << 20;
     config->device_spec = "cpu:1";
     config->policy = "dp";
     sl_optimizer_params_default(&config->optimizer);
@@ -262,6 +291,7 @@ sl_status_t sl_config_open(const char *path, const char *const *overrides,
     root = sl_yaml_root(config->yaml);
     SL_TRY(status, sl_yaml_string(root, "name", &config->name), out);
     SL_TRY(status, read_train(root, config), out);
+    SL_TRY(status, read_parallel(root, config), out);
     SL_TRY(status, read_job(root, config), out);
     SL_TRY(status, read_devices(root, config), out);
     SL_TRY(status, read_partition(root, config), out);

@@ -40,6 +40,10 @@ typedef struct sl_config {
     int schedule, backward_order, recompute;
     int rebalance;       /**< sl_rebalance_mode_t */
     const char *weights; /**< file to start from, or NULL */
+    /* parallel */
+    int64_t replicas, check_replicas;
+    int zero1, batch_norm, not_finite;
+    uint64_t bucket_bytes;
     /* job: how others see it while it runs */
     const char *job_name;   /**< NULL = made from `name` */
     int job_class;          /**< sl_job_class_t */

@@ -8,6 +8,34 @@
 #include "base/log.h"
 #include "layers/model_config.h"
 
+int sl_job_is_first(const sl_job_t *job)
+{
+    return sl_world_rank(job->world) == 0;
+}
+
+static sl_status_t join_world(sl_job_t *job)
+{
+    sl_world_params_t params;
+
+    sl_world_params_default(&params);
+    return sl_world_join(&params, &job->world);
+}
+
+/* As many stages as there are devices for each replica. */
+static sl_status_t find_stages(sl_job_t *job)
+{
+    sl_status_t status;
+
+    SL_TRY(status, sl_grid_create(job->world, job->devices, &job->grid), out);
+    job->n_stages = (int)job->config.stages;
+    if (job->n_stages == 0) {
+        job->n_stages = (int)(job->grid->n_slots / job->config.replicas);
+        job->n_stages = job->n_stages > 0 ? job->n_stages : 1;
+    }
+out:
+    return status;
+}
+
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
@@ -35,14 +63,22 @@ out:
     return status;
 }
 
+/* Of all replicas; as many as rows are all there can be. */
+static int n_micro_batches(const sl_job_t *job)
+{
+    const int64_t n = job->config.micro_batches * job->config.replicas;
+
+    return (int)(n < job->config.batch ? n : job->config.batch);
+}
+
 /* Analytic costs, with the times of a cached profile when there is one. */
 static sl_status_t find_costs(sl_job_t *job)
 {
     const sl_device_t *device = &job->devices->devices[0];
     sl_status_t status;
 
-    job->micro_rows = sl_split_rows(job->config.batch,
-                                    (int)job->config.micro_batches, 0, NULL);
+    job->micro_rows =
+        sl_split_rows(job->config.batch, n_micro_batches(job), 0, NULL);
     sl_part_speed_default(&job->speed, device->n_threads);
     SL_TRY(status,
            sl_part_costs_analytic(job->model, job->micro_rows, &job->speed,
@@ -87,60 +123,86 @@ int sl_job_has_free_cuts(const sl_job_t *job)
     return job->config.cuts == NULL && strcmp(job->config.policy, "dp") == 0;
 }
 
-int sl_job_device_of(const sl_job_t *job, int stage)
+int sl_job_slot_of(const sl_job_t *job, int replica, int stage)
 {
-    return (int)((int64_t)stage * job->devices->n_devices / job->n_stages);
+    const int n_replicas = (int)job->config.replicas;
+
+    return (int)(sl_grid_slot(job->grid, replica * job->n_stages + stage,
+                              n_replicas * job->n_stages) -
+                 job->grid->slots);
 }
 
-static int stages_on(const sl_job_t *job, int device)
+/* Of all replicas. */
+static int stages_on(const sl_job_t *job, int slot)
 {
-    int k, n = 0;
+    int k, r, n = 0;
 
-    for (k = 0; k < job->n_stages; k++) {
-        n += sl_job_device_of(job, k) == device;
+    for (r = 0; r < job->config.replicas; r++) {
+        for (k = 0; k < job->n_stages; k++) {
+            n += sl_job_slot_of(job, r, k) == slot;
+        }
     }
     return n;
 }
 
 /* Where all devices have equally many stages, costs are those of a device of
- * its own, as where each has one. */
-void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,
+ * its own, as where each has one. Replicas wait for their slowest. */
+void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
                          double *stage_speed)
 {
-    const int least = job->n_stages / job->devices->n_devices;
-    int k;
+    const int n_cells = (int)job->config.replicas * job->n_stages;
+    const int least = n_cells / job->grid->n_slots;
+    int k, r;
 
     for (k = 0; k < job->n_stages; k++) {
-        const int device = sl_job_device_of(job, k);
+        for (r = 0; r < job->config.replicas; r++) {
+            const int slot = sl_job_slot_of(job, r, k);
+            const double speed = slot_speed[slot] * (least > 1 ? least : 1) /
+                                 stages_on(job, slot);
 
-        stage_speed[k] = device_speed[device] * (least > 1 ? least : 1) /
-                         stages_on(job, device);
+            if (r == 0 || speed < stage_speed[k]) {
+                stage_speed[k] = speed;
+            }
+        }
     }
 }
 
 /* The share of each device that the job has now. One that is suspended will
  * not stay so: it counts as whole. */
-static void read_speeds(sl_job_t *job)
+static sl_status_t read_speeds(sl_job_t *job)
 {
-    int d;
+    const int n = job->grid->n_slots;
+    sl_status_t status;
+    int s;
 
-    for (d = 0; d < job->devices->n_devices; d++) {
-        const double percent =
-            sl_op_manager_share_get(job->devices->devices[d].ops, NULL);
+    for (s = 0; s < n; s++) {
+        const sl_grid_slot_t *slot = &job->grid->slots[s];
+        double percent = 0.0;
 
-        job->device_speed[d] = percent > 0.0 ? percent / 100.0 : 1.0;
+        if (slot->rank == job->grid->rank) {
+            percent = sl_op_manager_share_get(
+                job->devices->devices[slot->device].ops, NULL);
+            percent = percent > 0.0 ? percent : 100.0;
+        }
+        job->slot_speed[s] = percent / 100.0;
     }
-    sl_job_stage_speeds(job, job->device_speed, job->stage_speed);
+    SL_TRY(status, sl_world_sum(job->world, job->slot_speed, (size_t)n), out);
+    sl_job_stage_speeds(job, job->slot_speed, job->stage_speed);
+out:
+    return status;
 }
 
 sl_status_t sl_job_cut(sl_job_t *job)
 {
     const sl_part_problem_t problem = sl_job_problem(job);
     sl_engine_params_t params;
+    sl_status_t status;
 
-    read_speeds(job);
+    SL_TRY(status, read_speeds(job), out);
     sl_job_engine_params(job, &params);
-    return sl_engine_fit(&params, &problem, job->cuts, &job->fit);
+    status = sl_engine_fit(&params, &problem, job->cuts, &job->fit);
+out:
+    return status;
 }
 
 static sl_status_t find_cuts(sl_job_t *job)
@@ -155,13 +217,13 @@ static sl_status_t find_cuts(sl_job_t *job)
                 job->config.policy);
     }
     job->cuts = calloc((size_t)job->n_stages + 1, sizeof(int));
-    job->device_speed = calloc((size_t)job->devices->n_devices, sizeof(double));
+    job->slot_speed = calloc((size_t)job->grid->n_slots, sizeof(double));
     job->stage_speed = calloc((size_t)job->n_stages, sizeof(double));
-    if (job->cuts == NULL || job->device_speed == NULL ||
+    if (job->cuts == NULL || job->slot_speed == NULL ||
         job->stage_speed == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
     }
-    read_speeds(job);
+    SL_TRY(status, read_speeds(job), out);
     if (sl_job_has_free_cuts(job)) {
         return sl_job_cut(job);
     }
@@ -190,12 +252,17 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     memset(job, 0, sizeof(*job));
     SL_TRY(status, sl_config_open(path, overrides, n_overrides, &job->config),
            out);
+    SL_TRY(status, join_world(job), out);
     SL_TRY(status, open_model(job), out);
     SL_TRY(status, open_devices(job), out);
-    job->n_stages = job->config.stages > 0 ? (int)job->config.stages
-                                           : job->devices->n_devices;
+    SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);
-    status = find_cuts(job);
+    SL_TRY(status, find_cuts(job), out);
+    if (job->world != NULL) {
+        /* a rank may have measured other times */
+        status = sl_world_broadcast(job->world, 0, job->cuts,
+                                    ((size_t)job->n_stages + 1) * sizeof(int));
+    }
 out:
     return status;
 }
@@ -216,6 +283,14 @@ void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
     params->optimizer = job->config.optimizer;
     params->seed = (uint64_t)job->config.seed;
     params->trace = 1;
+    params->world = job->world;
+    params->grid = job->grid;
+    params->n_replicas = (int)job->config.replicas;
+    params->zero1 = job->config.zero1;
+    params->bucket_bytes = (size_t)job->config.bucket_bytes;
+    params->batch_norm = (sl_batch_norm_mode_t)job->config.batch_norm;
+    params->not_finite = (sl_not_finite_t)job->config.not_finite;
+    params->check_replicas = (int)job->config.check_replicas;
 }
 
 sl_status_t sl_job_start(sl_job_t *job)
@@ -235,10 +310,12 @@ out:
 void sl_job_close(sl_job_t *job)
 {
     sl_engine_destroy(job->engine);
+    sl_world_leave(job->world);
     free(job->cuts);
-    free(job->device_speed);
+    free(job->slot_speed);
     free(job->stage_speed);
     sl_part_costs_cleanup(&job->costs);
+    sl_grid_destroy(job->grid);
     sl_device_set_destroy(job->devices);
     sl_model_destroy(job->model);
     sl_dataset_close(job->dataset);

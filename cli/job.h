@@ -2,33 +2,40 @@
 /**
  * @file job.h
  * From a config to everything a command needs: data set, model, devices,
- * costs, cuts, engine. The same steps for every subcommand.
+ * costs, cuts, engine. The same steps for every subcommand. Started by a
+ * launcher, the processes join before the devices are opened.
  */
 #ifndef SL_CLI_JOB_H
 #define SL_CLI_JOB_H
 
 #include "cli/config.h"
 #include "engine/fit.h"
+#include "engine/grid.h"
+#include "engine/world.h"
 
 typedef struct sl_job {
     sl_config_t config;
     sl_dataset_t *dataset;
     sl_model_t *model;
-    sl_device_set_t *devices;
+    sl_world_t *world; /**< the job's processes; NULL: this one is alone */
+    sl_device_set_t *devices; /**< of this rank */
+    sl_grid_t *grid;          /**< those of all ranks */
     int n_stages;
     int64_t micro_rows; /**< of the largest micro-batch */
     sl_part_speed_t speed;
     sl_part_costs_t costs;
     char profile_path[512];
     uint64_t profile_key;
-    int *cuts;            /**< owned, n_stages + 1 */
-    double *device_speed; /**< owned, one a device: its share when the cuts
-                               were made */
-    double *stage_speed;  /**< owned, one a stage */
-    sl_fit_t fit;         /**< how the policy dp found the cuts */
-    sl_engine_t *engine;  /**< NULL until sl_job_start */
+    int *cuts;           /**< owned, n_stages + 1 */
+    double *slot_speed;  /**< owned, one a slot of the grid: its share when
+                              the cuts were made */
+    double *stage_speed; /**< owned, one a stage */
+    sl_fit_t fit;        /**< how the policy dp found the cuts */
+    sl_engine_t *engine; /**< NULL until sl_job_start */
 } sl_job_t;
 
+/** Whether this process speaks for the job: rank 0. */
+int sl_job_is_first(const sl_job_t *job);
 /** Config, data set, model, devices, costs, cuts. Clean up in any case. */
 SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      const char *const *overrides,
@@ -37,13 +44,14 @@ SL_NODISCARD sl_status_t sl_job_open(const char *path,
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
 /** Whether the policy dp decides: then cuts may be made again. */
 int sl_job_has_free_cuts(const sl_job_t *job);
-/** Make the cuts under the shares and memory limits of this moment. */
+/** Make the cuts under the shares and memory limits of this moment.
+ *  Collective. */
 SL_NODISCARD sl_status_t sl_job_cut(sl_job_t *job);
-/** Index of the device of a stage. */
-int sl_job_device_of(const sl_job_t *job, int stage);
-/** Speeds of the stages when the devices have these; stages of a device share
+/** Index in the grid of a stage's slot. */
+int sl_job_slot_of(const sl_job_t *job, int replica, int stage);
+/** Speeds of the stages when the slots have these; stages of a device share
  *  it. */
-void sl_job_stage_speeds(const sl_job_t *job, const double *device_speed,
+void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
                          double *stage_speed);
 /** Create the engine, load the weights the config names. */
 SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);

@@ -2,11 +2,13 @@
 /* `sluice plan`: the partition as a table, and the memory it needs. */
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/parse.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
+#include "engine/grid.h"
 
 /* Sums over the layers of one stage, for one micro-batch. */
 typedef struct sl_stage_sums {
@@ -173,6 +175,28 @@ static json_t *json_memory(const sl_plan_memory_t *memory)
 
 /* ---- all of it ---- */
 
+/* Which device has which stage of which replica. */
+static sl_status_t print_grid(const sl_job_t *job)
+{
+    const int n_replicas = (int)job->config.replicas;
+    char *text = NULL;
+    sl_status_t status = SL_OK;
+    int n;
+
+    n = sl_grid_format(job->grid, n_replicas, job->n_stages, NULL, 0);
+    text = malloc((size_t)n + 1);
+    if (text == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "plan: no host memory for the grid");
+    }
+    (void)sl_grid_format(job->grid, n_replicas, job->n_stages, text,
+                         (size_t)n + 1);
+    (void)fputs(text, stdout);
+out:
+    free(text);
+    return status;
+}
+
 static void print_table(const sl_job_t *job)
 {
     const sl_part_problem_t problem = sl_job_problem(job);
@@ -263,12 +287,17 @@ int sl_command_plan(int argc, char **argv)
                        options.n_overrides, &job),
            out);
     SL_TRY(status, rehearse(&job, &memory), out);
+    if (!sl_job_is_first(&job)) {
+        goto out;
+    }
     if (options.is_json) {
         status = print_json(&job, &memory);
     } else {
         print_table(&job);
         print_memory(&memory);
         print_fit(&job);
+        status = job.config.replicas > 1 || job.world != NULL ? print_grid(&job)
+                                                              : SL_OK;
     }
 out:
     sl_memory_plan_cleanup(&memory.plan);

@@ -45,6 +45,12 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
 
     contest->job = job;
     contest->n = n;
+    if (job->config.replicas > 1 || job->world != NULL) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "speedup: %lld replica(s) on %d rank(s) asked; it measures one "
+                "pipeline in one process",
+                (long long)job->config.replicas, sl_world_size(job->world));
+    }
     contest->pipeline_us = calloc(n, sizeof(double));
     contest->single_us = calloc(n, sizeof(double));
     contest->stage_us = calloc(n * (size_t)job->n_stages, sizeof(double));

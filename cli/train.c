@@ -22,7 +22,8 @@
 #include "engine/report/timeline_svg.h"
 
 enum {
-    EXIT_INTERRUPTED = 130
+    EXIT_INTERRUPTED = 130,
+    FLAG_STOP = 1 /* of a step: end after it */
 };
 
 /* Set in a signal handler, read by several threads. */
@@ -66,7 +67,8 @@ typedef struct sl_train {
     double *losses; /**< per step; owned */
     size_t n_losses;
     double last_loss;
-    size_t *first_limits;            /**< of memory, one a device; owned */
+    int is_over;          /**< a rank has asked for the end, and all know */
+    size_t *first_limits; /**< of memory, one a device; owned */
     sl_train_rebalance_t *rebalance; /**< NULL when cuts stay */
     sl_rebalance_news_t news; /**< of the latest move; told with a step */
 } sl_train_t;
@@ -94,13 +96,13 @@ static sl_status_t open_outputs(sl_train_t *train)
                 "no host memory for the losses of %lld steps",
                 (long long)train->job.config.steps);
     }
-    if (!train->options->is_quiet) {
+    if (!train->options->is_quiet && sl_job_is_first(&train->job)) {
         sl_progress_params_default(&params);
         params.n_steps = (uint32_t)train->job.config.steps;
         params.unit = train->unit;
         SL_TRY(status, sl_progress_create(&params, &train->progress), out);
     }
-    if (train->options->metrics != NULL) {
+    if (train->options->metrics != NULL && sl_job_is_first(&train->job)) {
         status = sl_metrics_open(train->options->metrics, 1, &train->metrics);
     }
 out:
@@ -193,7 +195,7 @@ static sl_status_t evaluate(sl_train_t *train, uint32_t step)
     SL_TRY(status,
            sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
            out);
-    if (sums.n_valid > 0.0) {
+    if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
                      step, sums.loss_sum / sums.n_valid,
@@ -245,11 +247,29 @@ static int is_squeezed(const sl_train_t *train)
 /* A move at the boundary before step `step`. */
 static void tell_move(const sl_train_t *train, uint32_t step)
 {
-    if (train->news.text[0] != '\0') {
+    if (train->news.text[0] != '\0' && sl_job_is_first(&train->job)) {
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 ": %s\n", step, train->news.text);
         (void)fflush(stdout);
     }
+}
+
+/* After a step without memory: whether to take it again, once an order has
+ * come to the ranks whose limits are low. All ranks decide alike. */
+static int await_room(sl_train_t *train)
+{
+    const int is_short = is_squeezed(train);
+    double sums[2] = {is_short, 0.0};
+
+    if (sl_world_sum(train->job.world, sums, 1) < 0 || sums[0] == 0.0) {
+        return 0;
+    }
+    if (is_short) {
+        sl_progress_clear(train->progress);
+        sl_warn("%s; waiting for a higher limit", sl_last_error());
+        sums[1] = sl_control_await_order(train->control);
+    }
+    return sl_world_sum(train->job.world, &sums[1], 1) >= 0 && sums[1] == 0.0;
 }
 
 /* One step. A limit that was lowered below the need is no reason to lose the
@@ -260,24 +280,21 @@ static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
 {
     sl_status_t status = sl_engine_step(train->job.engine, batch, report);
 
-    while (status == SL_ERR_QUOTA && is_squeezed(train)) {
+    while (status == SL_ERR_QUOTA) {
         char detail[1024];
-        int moved;
+        int moved = 0;
 
         (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
-        SL_TRY(status,
-               sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
-               out);
-        if (moved) {
+        if (is_squeezed(train)) {
+            SL_TRY(
+                status,
+                sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
+                out);
             tell_move(train, sl_engine_n_steps(train->job.engine));
-            status = sl_engine_step(train->job.engine, batch, report);
-            continue;
         }
         status = SL_ERR_QUOTA;
         sl_last_error_set(detail);
-        sl_progress_clear(train->progress);
-        sl_warn("%s; waiting for a higher limit", sl_last_error());
-        if (sl_control_await_order(train->control)) {
+        if (!moved && !await_room(train)) {
             break;
         }
         status = sl_engine_step(train->job.engine, batch, report);
@@ -295,7 +312,11 @@ static sl_status_t train_step(sl_train_t *train)
     double n_units;
 
     SL_TRY(status, sl_loader_next(train->loader, &batch), out);
+    if (atomic_load(&is_interrupted)) {
+        sl_engine_signal(train->job.engine, FLAG_STOP);
+    }
     SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
+    train->is_over = (report.flags & FLAG_STOP) != 0;
     n_units = (double)batch.rows * train->units_per_row;
     train->last_loss = report.loss;
     train->losses[train->n_losses++] = report.loss;
@@ -323,18 +344,21 @@ static sl_status_t write_timeline(const sl_train_t *train)
     const char **names;
     sl_timeline_t timeline;
     sl_status_t status;
+    sl_cell_t cell;
     int k;
 
     memset(&timeline, 0, sizeof(timeline));
-    names = calloc((size_t)job->n_stages, sizeof(*names));
+    while (sl_engine_cell(job->engine, timeline.n_stages, &cell)) {
+        timeline.n_stages++;
+    }
+    names = calloc((size_t)timeline.n_stages, sizeof(*names));
     if (names == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a timeline");
     }
-    for (k = 0; k < job->n_stages; k++) {
-        names[k] = sl_engine_stage_device(job->engine, k)->name;
+    for (k = 0; sl_engine_cell(job->engine, k, &cell); k++) {
+        names[k] = cell.device->name;
     }
     timeline.n_events = sl_engine_trace(job->engine, &timeline.events);
-    timeline.n_stages = job->n_stages;
     (void)sl_split_rows(job->config.batch, (int)job->config.micro_batches, 0,
                         &timeline.n_micro_batches);
     timeline.schedule = schedules[job->config.schedule];
@@ -378,10 +402,11 @@ static sl_status_t finish(sl_train_t *train)
         SL_KEEP(status,
                 sl_engine_weights_save(train->job.engine, options->save));
     }
-    if (options->timeline != NULL && train->n_losses > 0) {
+    if (options->timeline != NULL && train->n_losses > 0 &&
+        sl_job_is_first(&train->job)) {
         SL_KEEP(status, write_timeline(train));
     }
-    if (train->n_losses > 1) {
+    if (train->n_losses > 1 && sl_job_is_first(&train->job)) {
         SL_KEEP(status, draw_curve(train));
     }
     SL_KEEP(status, sl_metrics_close(train->metrics));
@@ -389,7 +414,7 @@ static sl_status_t finish(sl_train_t *train)
     SL_KEEP(status, sl_memory_trace_close(train->memory_trace));
     train->memory_trace = NULL;
     SL_KEEP(status, sl_engine_state_hash(train->job.engine, &hash));
-    if (status >= 0) {
+    if (status >= 0 && sl_job_is_first(&train->job)) {
         (void)printf(
             "final loss %.6f  step %" PRIu32 "  state-hash %016" PRIx64 "\n",
             train->last_loss, sl_engine_n_steps(train->job.engine), hash);
@@ -429,7 +454,7 @@ static sl_status_t run(sl_train_t *train)
         atomic_store(&is_interrupted, 1); /* ended before it began */
         goto out;
     }
-    if (train->options->memory_trace != NULL) {
+    if (train->options->memory_trace != NULL && sl_job_is_first(&train->job)) {
         SL_TRY(status,
                sl_memory_trace_open(train->options->memory_trace,
                                     train->job.devices, &train->memory_trace),
@@ -444,7 +469,8 @@ static sl_status_t run(sl_train_t *train)
            out);
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
-    for (i = 0; i < train->job.config.steps && !atomic_load(&is_interrupted);
+    for (i = 0; i < train->job.config.steps && !train->is_over &&
+                (train->job.world != NULL || !atomic_load(&is_interrupted));
          i++) {
         SL_TRY(status, train_step(train), out);
     }
@@ -480,5 +506,5 @@ out:
     if (status < 0) {
         return sl_exit_status(status);
     }
-    return atomic_load(&is_interrupted) ? EXIT_INTERRUPTED : 0;
+    return atomic_load(&is_interrupted) || train.is_over ? EXIT_INTERRUPTED : 0;
 }

@@ -13,12 +13,23 @@ static int is_name_character(char c)
            (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
 }
 
-/* A config's name may be any text; the job's becomes part of a file name. */
-static void make_name(const char *from, char name[SL_CONTROL_NAME_BYTES])
+/* A config's name may be any text; the job's becomes part of a file name. A
+ * rank is a job of its own to coordinators: NAME.1 is rank 1. */
+static void make_name(const sl_job_t *job, char name[SL_CONTROL_NAME_BYTES])
 {
-    size_t i;
+    const int is_given = job->config.job_name != NULL;
+    const int rank = sl_world_rank(job->world);
+    size_t i, n;
 
-    (void)snprintf(name, SL_CONTROL_NAME_BYTES, "%s", from);
+    (void)snprintf(name, SL_CONTROL_NAME_BYTES, "%s",
+                   is_given ? job->config.job_name : job->config.name);
+    n = strlen(name);
+    if (rank > 0 && n + 12 < SL_CONTROL_NAME_BYTES) {
+        (void)snprintf(name + n, SL_CONTROL_NAME_BYTES - n, ".%d", rank);
+    }
+    if (is_given) {
+        return; /* refused when it is not fit for a file name */
+    }
     for (i = 0; name[i] != '\0'; i++) {
         if (!is_name_character(name[i])) {
             name[i] = '_';
@@ -41,8 +52,9 @@ static void find_wanted(const sl_job_t *job,
     if (sl_engine_rehearse(&params, &plan) < 0) {
         return; /* unknown; the engine will say why */
     }
-    for (d = 0; d < plan.n_devices && d < SL_CONTROL_MAX_DEVICES; d++) {
-        wanted_bytes[d] = plan.devices[d].held_bytes;
+    for (d = 0; d < job->devices->n_devices && d < SL_CONTROL_MAX_DEVICES;
+         d++) {
+        wanted_bytes[d] = plan.devices[plan.first_device + d].held_bytes;
     }
     sl_memory_plan_cleanup(&plan);
 }
@@ -56,10 +68,10 @@ sl_status_t sl_train_control_open(const sl_job_t *job, const char *unit,
     sl_control_params_t params;
     sl_status_t status;
 
-    make_name(job->config.name, name);
+    make_name(job, name);
     find_wanted(job, wanted_bytes);
     sl_control_params_default(&params);
-    params.name = job->config.job_name != NULL ? job->config.job_name : name;
+    params.name = name;
     params.job_class = (sl_job_class_t)job->config.job_class;
     params.devices = job->devices;
     params.wanted_bytes = wanted_bytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measure the devices, ask the policy, cut anew, move. */
+/* Measure the devices, ask the policy, cut anew, move. With several ranks the
+ * policy is rank 0's, and all do what it says. */
 #include "cli/train_rebalance.h"
 
 #include <math.h>
@@ -13,10 +14,16 @@
 #include "engine/rebalance.h"
 
 struct sl_train_rebalance {
-    sl_job_t *job;            /* borrowed */
-    sl_rebalance_t *policy;   /* owned */
-    uint64_t *busy_before_ns; /* owned, as the arrays below: [n_devices] */
-    double *share, *busy_us, *speed, *work_ratio;
+    sl_job_t *job;          /* borrowed */
+    int n_slots;            /* of the grid */
+    sl_rebalance_t *policy; /* owned */
+    int asks; /* rank 0: new cuts are to be made; told at the next boundary */
+    uint64_t *busy_before_ns; /* owned, of this rank's devices */
+    double *sums;    /* owned: 2 n_slots + 1 values that the ranks add up */
+    double *share;   /* [n_slots] of sums */
+    double *busy_us; /* [n_slots] of sums */
+    double *speed;   /* owned, as the arrays below: [n_slots] */
+    double *work_ratio;
     double *stage_speed;  /* [n_stages] for `speed` */
     int *cuts;            /* [n_stages + 1] */
     size_t *forced_limit; /* [n_devices] of memory, that forced a move */
@@ -34,30 +41,33 @@ enum {
 static int is_wanted(const sl_job_t *job)
 {
     return job->config.rebalance == SL_REBALANCE_AUTO && job->n_stages > 1 &&
-           job->devices->n_devices > 1 && sl_job_has_free_cuts(job);
+           job->grid->n_slots > 1 && job->config.replicas == 1 &&
+           sl_job_has_free_cuts(job);
 }
 
 static sl_status_t make_room(sl_train_rebalance_t *rebalance)
 {
-    const size_t n = (size_t)rebalance->job->devices->n_devices;
+    const size_t n = (size_t)rebalance->n_slots;
+    const size_t n_own = (size_t)rebalance->job->devices->n_devices;
     const size_t k = (size_t)rebalance->job->n_stages;
     sl_status_t status = SL_OK;
 
-    rebalance->busy_before_ns = calloc(n, sizeof(uint64_t));
-    rebalance->share = calloc(n, sizeof(double));
-    rebalance->busy_us = calloc(n, sizeof(double));
+    rebalance->busy_before_ns = calloc(n_own, sizeof(uint64_t));
+    rebalance->sums = calloc(2 * n + 1, sizeof(double));
     rebalance->speed = calloc(n, sizeof(double));
     rebalance->work_ratio = calloc(n, sizeof(double));
     rebalance->stage_speed = calloc(k, sizeof(double));
     rebalance->cuts = calloc(k + 1, sizeof(int));
-    rebalance->forced_limit = calloc(n, sizeof(size_t));
-    if (rebalance->busy_before_ns == NULL || rebalance->share == NULL ||
-        rebalance->busy_us == NULL || rebalance->speed == NULL ||
-        rebalance->work_ratio == NULL || rebalance->stage_speed == NULL ||
-        rebalance->cuts == NULL || rebalance->forced_limit == NULL) {
+    rebalance->forced_limit = calloc(n_own, sizeof(size_t));
+    if (rebalance->busy_before_ns == NULL || rebalance->sums == NULL ||
+        rebalance->speed == NULL || rebalance->work_ratio == NULL ||
+        rebalance->stage_speed == NULL || rebalance->cuts == NULL ||
+        rebalance->forced_limit == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "rebalance: no host memory for %zu devices", n);
     }
+    rebalance->share = rebalance->sums + 1;
+    rebalance->busy_us = rebalance->share + n;
 out:
     return status;
 }
@@ -96,10 +106,11 @@ sl_status_t sl_train_rebalance_open(sl_job_t *job,
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "rebalance: no host memory");
     }
     rebalance->job = job;
+    rebalance->n_slots = job->grid->n_slots;
     SL_TRY(status, make_room(rebalance), err_close);
     sl_rebalance_params_default(&params);
-    params.n_devices = job->devices->n_devices;
-    params.plan_speed = job->device_speed;
+    params.n_devices = rebalance->n_slots;
+    params.plan_speed = job->slot_speed;
     SL_TRY(status, sl_rebalance_create(&params, &rebalance->policy), err_close);
     start_measuring(rebalance);
     *rebalance_p = rebalance;
@@ -118,8 +129,7 @@ void sl_train_rebalance_close(sl_train_rebalance_t *rebalance)
     }
     sl_rebalance_destroy(rebalance->policy);
     free(rebalance->busy_before_ns);
-    free(rebalance->share);
-    free(rebalance->busy_us);
+    free(rebalance->sums);
     free(rebalance->speed);
     free(rebalance->work_ratio);
     free(rebalance->stage_speed);
@@ -197,15 +207,14 @@ static void find_work_ratios(sl_train_rebalance_t *rebalance)
 {
     const sl_job_t *job = rebalance->job;
     sl_part_problem_t problem = sl_job_problem(job);
-    const int n = job->devices->n_devices;
     int d, k;
 
     problem.stage_speed = NULL;
-    for (d = 0; d < n; d++) {
+    for (d = 0; d < rebalance->n_slots; d++) {
         double before = 0.0, after = 0.0;
 
         for (k = 0; k < job->n_stages; k++) {
-            if (sl_job_device_of(job, k) == d) {
+            if (sl_job_slot_of(job, 0, k) == d) {
                 before += sl_part_stage_us(&problem, job->cuts[k],
                                            job->cuts[k + 1], k);
                 after += sl_part_stage_us(&problem, rebalance->cuts[k],
@@ -269,20 +278,25 @@ static void tell_device(const sl_train_rebalance_t *rebalance,
                         sl_rebalance_news_t *news)
 {
     const sl_job_t *job = rebalance->job;
+    const sl_grid_slot_t *slot;
+    char rank[32] = "";
     double most = -1.0;
     int d, device = 0;
 
-    for (d = 0; d < job->devices->n_devices; d++) {
+    for (d = 0; d < rebalance->n_slots; d++) {
         const double change =
-            fabs(log(rebalance->speed[d] / job->device_speed[d]));
+            fabs(log(rebalance->speed[d] / job->slot_speed[d]));
 
         if (change > most) {
             most = change;
             device = d;
         }
     }
-    add_text(news, " (%s has %.0f %% of its time)",
-             job->devices->devices[device].name,
+    slot = &job->grid->slots[device];
+    if (job->world != NULL) {
+        (void)snprintf(rank, sizeof(rank), "rank %d ", slot->rank);
+    }
+    add_text(news, " (%s%s has %.0f %% of its time)", rank, slot->name,
              100.0 * rebalance->speed[device]);
 }
 
@@ -310,8 +324,8 @@ static sl_status_t move(sl_train_rebalance_t *rebalance, int *moved_p,
     find_work_ratios(rebalance);
     memcpy(job->cuts, rebalance->cuts, (n + 1) * sizeof(int));
     memcpy(job->stage_speed, rebalance->stage_speed, n * sizeof(double));
-    memcpy(job->device_speed, rebalance->speed,
-           (size_t)job->devices->n_devices * sizeof(double));
+    memcpy(job->slot_speed, rebalance->speed,
+           (size_t)rebalance->n_slots * sizeof(double));
     sl_rebalance_moved(rebalance->policy, sl_clock_ns(), rebalance->speed,
                        rebalance->work_ratio);
     *moved_p = 1;
@@ -325,36 +339,65 @@ static int are_same_cuts(const sl_train_rebalance_t *rebalance)
                   ((size_t)rebalance->job->n_stages + 1) * sizeof(int)) == 0;
 }
 
-/* The policy asks for new cuts: are there better ones? The time that it took
- * to find out stands for that of making their plans. */
+/* Rank 0: are the new cuts worth a move? The time that it took to find them
+ * stands for that of making their plans. */
+static int is_worth(const sl_train_rebalance_t *rebalance, uint64_t start_ns,
+                    double *speedup_p)
+{
+    const sl_job_t *job = rebalance->job;
+    const double before_us = predicted_us(rebalance, job->cuts);
+    const double after_us = predicted_us(rebalance, rebalance->cuts);
+    const double move_us =
+        (double)(sl_clock_ns() - start_ns) * 1e-3 +
+        moved_bytes(rebalance) / job->speed.link_bytes_per_us;
+
+    *speedup_p = before_us / after_us;
+    return sl_rebalance_is_worth(rebalance->policy, before_us, after_us,
+                                 move_us);
+}
+
+/* What rank 0 has found, to all. */
+static sl_status_t share_out(const sl_train_rebalance_t *rebalance,
+                             double *values, size_t n)
+{
+    return sl_world_broadcast(rebalance->job->world, 0, values,
+                              n * sizeof(*values));
+}
+
+static void tell(const sl_train_rebalance_t *rebalance, int comes_back,
+                 sl_rebalance_news_t *news)
+{
+    tell_layers(rebalance, news);
+    if (comes_back) {
+        add_text(news, " (memory limits are higher again)");
+    } else {
+        tell_device(rebalance, news);
+    }
+    add_text(news, ", predicted %.2fx", news->speedup);
+}
+
+/* The policy asks for new cuts: are there better ones? */
 static sl_status_t cut_again(sl_train_rebalance_t *rebalance, int comes_back,
                              sl_rebalance_news_t *news)
 {
-    const sl_job_t *job = rebalance->job;
     const uint64_t start_ns = sl_clock_ns();
-    double before_us, after_us, move_us;
+    double answer[2] = {0.0, 1.0}; /* whether to move, speedup */
     sl_status_t status;
     int fits = 0, moved = 0;
 
     sl_rebalance_speeds(rebalance->policy, rebalance->speed);
+    SL_TRY(status,
+           share_out(rebalance, rebalance->speed, (size_t)rebalance->n_slots),
+           out);
     SL_TRY(status, find_cuts(rebalance, &fits), out);
     if (fits && !are_same_cuts(rebalance)) {
-        before_us = predicted_us(rebalance, job->cuts);
-        after_us = predicted_us(rebalance, rebalance->cuts);
-        move_us = (double)(sl_clock_ns() - start_ns) * 1e-3 +
-                  moved_bytes(rebalance) / job->speed.link_bytes_per_us;
-        if (sl_rebalance_is_worth(rebalance->policy, before_us, after_us,
-                                  move_us)) {
-            tell_layers(rebalance, news);
-            if (comes_back) {
-                add_text(news, " (memory limits are higher again)");
-            } else {
-                tell_device(rebalance, news);
-            }
-            news->speedup = before_us / after_us;
-            add_text(news, ", predicted %.2fx", news->speedup);
-            SL_TRY(status, move(rebalance, &moved, news), out);
-        }
+        answer[0] = is_worth(rebalance, start_ns, &answer[1]);
+        SL_TRY(status, share_out(rebalance, answer, 2), out);
+        news->speedup = answer[1];
+    }
+    if (answer[0] > 0.0) {
+        tell(rebalance, comes_back, news);
+        SL_TRY(status, move(rebalance, &moved, news), out);
     }
     if (!moved) {
         sl_rebalance_stayed(rebalance->policy, sl_clock_ns());
@@ -389,35 +432,59 @@ static int may_come_back(sl_train_rebalance_t *rebalance)
     return 1;
 }
 
+/* Shares and busy times of all devices, and whether rank 0 has asked. */
+static sl_status_t measure(sl_train_rebalance_t *rebalance)
+{
+    const sl_job_t *job = rebalance->job;
+    const size_t n = 2 * (size_t)rebalance->n_slots + 1;
+    int s;
+
+    memset(rebalance->sums, 0, n * sizeof(double));
+    rebalance->sums[0] = sl_job_is_first(job) ? rebalance->asks : 0;
+    for (s = 0; s < rebalance->n_slots; s++) {
+        const sl_grid_slot_t *slot = &job->grid->slots[s];
+        const int d = slot->device;
+
+        if (slot->rank == job->grid->rank) {
+            rebalance->busy_us[s] =
+                (double)(busy_ns(rebalance, d) - rebalance->busy_before_ns[d]) *
+                1e-3;
+            rebalance->share[s] =
+                sl_op_manager_share_get(job->devices->devices[d].ops, NULL) /
+                100.0;
+        }
+    }
+    return sl_world_sum(job->world, rebalance->sums, n);
+}
+
 sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
                                     double step_us, sl_rebalance_news_t *news)
 {
-    sl_rebalance_sample_t sample;
+    sl_rebalance_sample_t sample = {.step_us = step_us};
     sl_status_t status = SL_OK;
-    int d;
+    int asked;
 
     memset(news, 0, sizeof(*news));
     if (rebalance == NULL) {
         return SL_OK;
     }
-    for (d = 0; d < rebalance->job->devices->n_devices; d++) {
-        const sl_op_manager_t *ops = rebalance->job->devices->devices[d].ops;
-
-        rebalance->busy_us[d] =
-            (double)(busy_ns(rebalance, d) - rebalance->busy_before_ns[d]) *
-            1e-3;
-        rebalance->share[d] = sl_op_manager_share_get(ops, NULL) / 100.0;
-    }
+    SL_TRY(status, measure(rebalance), out);
+    asked = rebalance->sums[0] > 0.0;
     sample.now_ns = sl_clock_ns();
-    sample.step_us = step_us;
     sample.share = rebalance->share;
     sample.busy_us = rebalance->busy_us;
-    if (sl_rebalance_observe(rebalance->policy, &sample)) {
-        status = cut_again(rebalance, 0, news);
+    rebalance->asks = sl_rebalance_observe(rebalance->policy, &sample);
+    if (rebalance->job->world == NULL) {
+        asked = rebalance->asks;
+    }
+    if (asked) {
+        rebalance->asks = 0;
+        SL_TRY(status, cut_again(rebalance, 0, news), out);
     } else if (may_come_back(rebalance)) {
-        status = cut_again(rebalance, 1, news);
+        SL_TRY(status, cut_again(rebalance, 1, news), out);
     }
     start_measuring(rebalance);
+out:
     return status;
 }
 
@@ -429,7 +496,7 @@ sl_status_t sl_train_rebalance_fit(sl_train_rebalance_t *rebalance,
 
     *moved_p = 0;
     memset(news, 0, sizeof(*news));
-    if (rebalance == NULL) {
+    if (rebalance == NULL || rebalance->job->world != NULL) {
         return SL_OK;
     }
     sl_rebalance_speeds(rebalance->policy, rebalance->speed);

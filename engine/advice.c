@@ -103,9 +103,10 @@ static void try_micro_batches(const sl_engine_params_t *params,
 static int fits_on(const sl_engine_params_t *params,
                    const sl_part_costs_t *costs, int n)
 {
-    sl_device_t *devices = calloc((size_t)n, sizeof(*devices));
+    const int n_devices = n * params->n_replicas;
+    sl_device_t *devices = calloc((size_t)n_devices, sizeof(*devices));
     int *cuts = calloc((size_t)n + 1, sizeof(*cuts));
-    sl_device_set_t set = {.n_devices = n, .devices = devices};
+    sl_device_set_t set = {.n_devices = n_devices, .devices = devices};
     const sl_part_problem_t problem = {
         .costs = costs, .n_stages = n, .recompute = 1.0};
     sl_engine_params_t other = recomputed(params);
@@ -113,10 +114,12 @@ static int fits_on(const sl_engine_params_t *params,
 
     if (devices != NULL && cuts != NULL &&
         sl_part_split(sl_part_find("dp"), &problem, cuts) >= 0) {
-        for (i = 0; i < n; i++) {
+        for (i = 0; i < n_devices; i++) {
             devices[i] = params->devices->devices[0];
         }
         other.devices = &set;
+        other.world = NULL;
+        other.grid = NULL;
         other.n_stages = n;
         other.cuts = cuts;
         result = fits(&other);
@@ -128,8 +131,11 @@ static int fits_on(const sl_engine_params_t *params,
 
 static void try_stages(const sl_engine_params_t *params, sl_advice_t *advice)
 {
+    const int r = params->n_replicas;
     const int64_t rows =
-        sl_split_rows(params->batch_rows, params->n_micro_batches, 0, NULL);
+        sl_split_rows(params->batch_rows, r * params->n_micro_batches, 0, NULL);
+    const int n_slots = params->grid != NULL ? params->grid->n_slots
+                                             : params->devices->n_devices;
     const int n_layers = params->model->n_layers;
     sl_part_costs_t costs = {0};
     sl_part_speed_t speed;
@@ -140,8 +146,8 @@ static void try_stages(const sl_engine_params_t *params, sl_advice_t *advice)
     if (sl_part_costs_analytic(params->model, rows, &speed, &costs) < 0) {
         return;
     }
-    for (n = params->devices->n_devices + 1;
-         n <= n_layers && n <= MAX_STAGES_TRIED; n += (n + 3) / 4) {
+    for (n = n_slots / r + 1; n <= n_layers && n <= MAX_STAGES_TRIED;
+         n += (n + 3) / 4) {
         if (fits_on(params, &costs, n)) {
             (void)snprintf(text, sizeof(text), "%d stages on as many devices%s",
                            n, is_least(params) ? "" : " and recompute auto");
@@ -201,12 +207,20 @@ void sl_engine_advise(const sl_engine_params_t *params, char *text,
 {
     sl_advice_t advice = {.text = text, .bytes = text_bytes};
     sl_engine_params_t own = *params;
+    sl_grid_t *grid = NULL;
 
     text[0] = '\0';
+    if (own.grid == NULL && own.world != NULL) {
+        if (sl_grid_create(own.world, own.devices, &grid) < 0) {
+            return;
+        }
+        own.grid = grid;
+    }
     own.trace = 0;
     own.keeps = NULL;
     try_recompute(&own, &advice);
     try_micro_batches(&own, &advice);
     try_stages(&own, &advice);
     try_memory(&own, &advice);
+    sl_grid_destroy(grid);
 }

@@ -45,6 +45,34 @@ static sl_status_t op_sum(const void *args, void *stream)
     return SL_OK;
 }
 
+typedef struct sl_sum_f64_args {
+    double *out;
+    const double *a;
+    const double *b;
+    size_t n;
+} sl_sum_f64_args_t;
+
+static sl_status_t op_sum_f64(const void *args, void *stream)
+{
+    const sl_sum_f64_args_t *sum = args;
+    size_t i;
+
+    (void)stream;
+    for (i = 0; i < sum->n; i++) {
+        sum->out[i] = sum->a[i] + sum->b[i];
+    }
+    return SL_OK;
+}
+
+static sl_status_t op_zero(const void *args, void *stream)
+{
+    const sl_copy_args_t *zero = args;
+
+    (void)stream;
+    memset(zero->dst, 0, zero->bytes);
+    return SL_OK;
+}
+
 sl_status_t sl_device_submit(sl_device_t *device, const sl_op_t *op)
 {
     return sl_device_is_dry(device)
@@ -88,6 +116,29 @@ sl_status_t sl_device_add(sl_device_t *device, float *dst, const float *src,
                           size_t n, sl_op_span_t *span)
 {
     return sl_device_sum(device, dst, dst, src, n, span);
+}
+
+sl_status_t sl_device_sum_f64(sl_device_t *device, double *out, const double *a,
+                              const double *b, size_t n)
+{
+    const sl_sum_f64_args_t args = {.out = out, .a = a, .b = b, .n = n};
+    const sl_op_t op = {.fn = op_sum_f64,
+                        .name_id = sl_op_manager_name(device->ops, "sum"),
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    return sl_device_submit(device, &op);
+}
+
+sl_status_t sl_device_zero(sl_device_t *device, void *dst, size_t bytes)
+{
+    const sl_copy_args_t args = {.dst = dst, .bytes = bytes};
+    const sl_op_t op = {.fn = op_zero,
+                        .name_id = sl_op_manager_name(device->ops, "zero"),
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    return sl_device_submit(device, &op);
 }
 
 sl_status_t sl_device_copy_wait(sl_device_t *device, void *dst, const void *src,

@@ -41,6 +41,15 @@ SL_NODISCARD sl_status_t sl_device_sum(sl_device_t *device, float *out,
                                        const float *a, const float *b, size_t n,
                                        sl_op_span_t *span);
 
+/** Queue dst[i] = a[i] + b[i] for n doubles. */
+SL_NODISCARD sl_status_t sl_device_sum_f64(sl_device_t *device, double *out,
+                                           const double *a, const double *b,
+                                           size_t n);
+
+/** Queue dst[0..bytes) = 0. */
+SL_NODISCARD sl_status_t sl_device_zero(sl_device_t *device, void *dst,
+                                        size_t bytes);
+
 /** Copy between host memory and a device's block and wait for it. */
 SL_NODISCARD sl_status_t sl_device_copy_wait(sl_device_t *device, void *dst,
                                              const void *src, size_t bytes);

@@ -3,8 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/edges.h"
+#include "engine/parallel/together.h"
 #include "engine/topology.h"
+
+enum {
+    MAX_CELLS = 1 << 16, /* of a grid */
+    MAX_MICRO = 1 << 20  /* micro-batches of all replicas */
+};
 
 void sl_engine_params_default(sl_engine_params_t *params)
 {
@@ -12,6 +18,8 @@ void sl_engine_params_default(sl_engine_params_t *params)
     params->n_micro_batches = 1;
     params->batch_rows = 1;
     params->check_finite = 1;
+    params->n_replicas = 1;
+    params->bucket_bytes = 4 << 20;
     sl_optimizer_params_default(&params->optimizer);
 }
 
@@ -24,8 +32,25 @@ sl_status_t sl_engine_params_check(sl_engine_params_t *params)
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                 "engine: model, devices and cuts are required");
     }
+    if (params->n_replicas < 1 || params->check_replicas < 0) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "engine: %d replicas, compared every %d steps; there must be "
+                "at least 1 and 0",
+                params->n_replicas, params->check_replicas);
+    }
     if (params->n_stages == 0) {
-        params->n_stages = params->devices->n_devices;
+        const int n = params->grid == NULL ? params->devices->n_devices
+                                           : params->grid->n_slots;
+
+        params->n_stages = n > params->n_replicas ? n / params->n_replicas : 1;
+    }
+    if ((int64_t)params->n_replicas * params->n_micro_batches > MAX_MICRO ||
+        (int64_t)params->n_replicas * params->n_stages > MAX_CELLS) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "engine: %d replicas of %d stages with %d micro-batches each; "
+                "at most %d stages and %d micro-batches in all",
+                params->n_replicas, params->n_stages, params->n_micro_batches,
+                (int)MAX_CELLS, (int)MAX_MICRO);
     }
     if (params->batch_rows < 1 || params->n_micro_batches < 1) {
         SL_FAIL(status, SL_ERR_CONFIG, out,
@@ -70,18 +95,25 @@ static int loss_ignore_index(const sl_model_t *model)
     return SL_DATA_IGNORE;
 }
 
+/* This rank's cells, by number. */
 static sl_status_t create_stages(sl_engine_t *engine)
 {
+    const int n = engine->n_replicas * engine->n_stages;
     sl_status_t status = SL_OK;
-    int k;
+    int cell;
 
-    engine->stages = calloc((size_t)engine->n_stages, sizeof(*engine->stages));
+    engine->stages = calloc((size_t)n, sizeof(*engine->stages));
     if (engine->stages == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "engine: no host memory for %d stages", engine->n_stages);
+                "engine: no host memory for %d stages", n);
     }
-    for (k = 0; k < engine->n_stages; k++) {
-        SL_TRY(status, sl_stage_init(&engine->stages[k], engine, k), out);
+    for (cell = 0; cell < n; cell++) {
+        if (sl_grid_slot(engine->grid, cell, n)->rank == engine->grid->rank) {
+            SL_TRY(
+                status,
+                sl_stage_init(&engine->stages[engine->n_cells++], engine, cell),
+                out);
+        }
     }
 out:
     return status;
@@ -92,7 +124,7 @@ static sl_status_t start_executors(sl_engine_t *engine)
     sl_status_t status = SL_OK;
     int k;
 
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         sl_stage_t *stage = &engine->stages[k];
 
         if (pthread_create(&stage->thread, NULL, sl_executor_main, stage) !=
@@ -100,7 +132,7 @@ static sl_status_t start_executors(sl_engine_t *engine)
             SL_FAIL(status, SL_ERR_DEVICE, out,
                     "engine: cannot start the executor thread of stage %d of "
                     "%d",
-                    k, engine->n_stages);
+                    stage->index, engine->n_stages);
         }
         stage->has_thread = 1;
     }
@@ -206,7 +238,6 @@ static sl_status_t build(const sl_engine_params_t *own,
 {
     sl_engine_t *engine = calloc(1, sizeof(*engine));
     sl_status_t status;
-    int k;
 
     if (engine == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "engine: no host memory");
@@ -214,11 +245,13 @@ static sl_status_t build(const sl_engine_params_t *own,
     engine->params = *own;
     engine->dry = dry;
     engine->is_bare = is_bare;
+    engine->n_replicas = own->n_replicas;
     engine->n_stages = own->n_stages;
     engine->ignore_index = loss_ignore_index(own->model);
     sl_abort_init(&engine->abort);
     sl_gate_init(&engine->gate);
-    engine->barrier.n = engine->n_stages;
+    atomic_init(&engine->signals, 0);
+    engine->grid = own->grid;
     SL_TRY(status, copy_cuts(engine), err_destroy);
     SL_TRY(status, sl_engine_set_keeps(engine, keeps), err_destroy);
     SL_TRY(status, make_records(engine), err_destroy);
@@ -226,9 +259,10 @@ static sl_status_t build(const sl_engine_params_t *own,
     SL_TRY(status, sl_topology_channels(engine), err_destroy);
     SL_TRY(status, create_stages(engine), err_destroy);
     SL_TRY(status, sl_topology_params(engine), err_destroy);
-    for (k = 0; k < engine->n_stages && !is_bare; k++) {
-        SL_TRY(status, sl_stage_copy_ties(&engine->stages[k]), err_destroy);
+    if (!is_bare) {
+        SL_TRY(status, sl_edges_open(engine), err_destroy);
     }
+    engine->barrier.n = engine->n_cells;
     *engine_p = engine;
     return SL_OK;
 
@@ -252,22 +286,21 @@ sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
     return build(own, keeps, NULL, 1, engine_p);
 }
 
-sl_status_t sl_engine_create(const sl_engine_params_t *params,
-                             sl_engine_t **engine_p)
+/* The choice of layers to keep, the stages, and their threads. */
+static sl_status_t make_engine(const sl_engine_params_t *own,
+                               sl_engine_t **engine_p)
 {
-    sl_engine_params_t own = *params;
     sl_engine_t *engine = NULL;
     unsigned char *chosen = NULL;
     sl_status_t status;
 
-    SL_TRY(status, sl_engine_params_check(&own), out);
-    if (own.recompute == SL_RECOMPUTE_AUTO && own.keeps == NULL) {
-        SL_TRY(status, sl_recompute_choose(&own, &chosen), out);
+    if (own->recompute == SL_RECOMPUTE_AUTO && own->keeps == NULL) {
+        SL_TRY(status, sl_recompute_choose(own, &chosen), out);
     }
-    status = sl_engine_build(&own, chosen != NULL ? chosen : own.keeps, NULL,
+    status = sl_engine_build(own, chosen != NULL ? chosen : own->keeps, NULL,
                              &engine);
     if (status == SL_ERR_QUOTA) {
-        SL_TRY(status, sl_engine_refuse(&own), out);
+        SL_TRY(status, sl_engine_refuse(own), out);
     }
     SL_TRY(status, status, out);
     watch_devices(engine);
@@ -283,16 +316,70 @@ out:
     return status;
 }
 
+sl_status_t sl_engine_params_complete(sl_engine_params_t *params,
+                                      sl_grid_t **grid_p)
+{
+    sl_status_t status;
+
+    if (params->devices == NULL) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "engine: model, devices and cuts are required");
+    }
+    if (params->grid == NULL) {
+        SL_TRY(status, sl_grid_create(params->world, params->devices, grid_p),
+               out);
+        params->grid = *grid_p;
+    }
+    SL_TRY(status, sl_engine_params_check(params), out);
+    SL_TRY(status,
+           sl_grid_check(params->grid, params->n_replicas, params->n_stages),
+           out);
+    if (params->world != NULL) {
+        status = sl_together_compare(params);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_engine_create(const sl_engine_params_t *params,
+                             sl_engine_t **engine_p)
+{
+    sl_engine_params_t own = *params;
+    sl_engine_t *engine = NULL;
+    sl_grid_t *grid = NULL;
+    sl_abort_t abort;
+    sl_status_t status;
+
+    sl_abort_init(&abort);
+    sl_together_watch(own.world, &abort);
+    SL_TRY(status, sl_engine_params_complete(&own, &grid), out);
+    SL_TRY(status, make_engine(&own, &engine), out);
+    engine->own_grid = grid;
+    grid = NULL;
+out:
+    status = sl_together_end(own.world, &abort, status);
+    if (status >= 0) {
+        sl_together_watch(own.world, &engine->abort);
+        *engine_p = engine;
+    } else {
+        sl_together_watch(own.world, NULL);
+        sl_engine_destroy(engine);
+    }
+    sl_grid_destroy(grid);
+    sl_abort_cleanup(&abort);
+    return status;
+}
+
 static void end_executors(sl_engine_t *engine)
 {
     int k, n = 0;
 
-    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+    for (k = 0; engine->stages != NULL && k < engine->n_cells; k++) {
         n += engine->stages[k].has_thread;
     }
     engine->job = SL_JOB_END;
     sl_gate_open(&engine->gate, n);
-    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+    for (k = 0; engine->stages != NULL && k < engine->n_cells; k++) {
         if (engine->stages[k].has_thread) {
             (void)pthread_join(engine->stages[k].thread, NULL);
         }
@@ -306,6 +393,9 @@ void sl_engine_destroy(sl_engine_t *engine)
     if (engine == NULL) {
         return;
     }
+    if (engine->dry == NULL && !engine->is_bare) {
+        sl_together_watch(engine->params.world, NULL);
+    }
     end_executors(engine);
     unwatch_devices(engine);
     for (k = 0; k < engine->params.devices->n_devices; k++) {
@@ -317,7 +407,7 @@ void sl_engine_destroy(sl_engine_t *engine)
             sl_op_manager_recover(ops);
         }
     }
-    for (k = 0; engine->stages != NULL && k < engine->n_stages; k++) {
+    for (k = 0; engine->stages != NULL && k < engine->n_cells; k++) {
         if (engine->stages[k].engine != NULL) {
             sl_stage_cleanup(&engine->stages[k]);
         }
@@ -327,6 +417,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     }
     free(engine->stages);
     free(engine->channels);
+    sl_grid_destroy(engine->own_grid);
     free(engine->keeps);
     free(engine->own_cuts);
     free(engine->layer_stage);
@@ -334,6 +425,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->ties);
     free(engine->norms);
     free(engine->losses);
+    free(engine->agreement);
     free(engine->events);
     free(engine->device_reports);
     free(engine->watches);
@@ -355,12 +447,33 @@ uint32_t sl_engine_n_steps(const sl_engine_t *engine)
     return engine->n_steps;
 }
 
+void sl_engine_signal(sl_engine_t *engine, unsigned flags)
+{
+    atomic_fetch_or(&engine->signals, flags);
+}
+
+void sl_engine_set_n_steps(sl_engine_t *engine, uint32_t n)
+{
+    engine->n_steps = n;
+}
+
 int sl_engine_n_stages(const sl_engine_t *engine)
 {
     return engine->n_stages;
 }
 
-const sl_device_t *sl_engine_stage_device(const sl_engine_t *engine, int stage)
+int sl_engine_n_replicas(const sl_engine_t *engine)
 {
-    return engine->stages[stage].device;
+    return engine->n_replicas;
+}
+
+int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p)
+{
+    if (i < 0 || i >= engine->n_cells) {
+        return 0;
+    }
+    cell_p->replica = engine->stages[i].replica;
+    cell_p->stage = engine->stages[i].index;
+    cell_p->device = engine->stages[i].device;
+    return 1;
 }

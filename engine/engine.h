@@ -28,6 +28,22 @@
 SL_BEGIN_DECLS
 
 typedef struct sl_engine sl_engine_t; /* opaque */
+struct sl_world;
+struct sl_grid;
+
+/** Whose batch norm statistics become the running ones. */
+typedef enum sl_batch_norm_mode {
+    SL_BATCH_NORM_SYNCHRONISED, /**< of the whole mini-batch */
+    SL_BATCH_NORM_REPLICA       /**< of replica 0's part of it */
+} sl_batch_norm_mode_t;
+#define SL_BATCH_NORM_CHOICES "synchronised|replica"
+
+/** What happens when the loss or the gradient norm is not finite. */
+typedef enum sl_not_finite {
+    SL_NOT_FINITE_STOP, /**< the step fails with SL_ERR_NUMERIC */
+    SL_NOT_FINITE_SKIP  /**< the step counts and changes nothing */
+} sl_not_finite_t;
+#define SL_NOT_FINITE_CHOICES "stop|skip"
 
 /** Start from sl_engine_params_default(). All pointers are borrowed and must
  *  outlive the engine. */
@@ -50,9 +66,23 @@ typedef struct sl_engine_params {
                                        NULL (default) = analytic */
     sl_optimizer_params_t optimizer;
     uint64_t seed;
-    int check_finite; /**< end with SL_ERR_NUMERIC when the loss or
-                           gradient norm is not finite (default 1) */
-    int trace;        /**< keep the timeline of the latest step */
+    int check_finite;           /**< whether a loss or gradient norm that is not
+                                     finite is looked for (default 1); 0: go on */
+    sl_not_finite_t not_finite; /**< what happens then (default: stop) */
+    int trace;                  /**< keep the timeline of the latest step */
+    /* data parallel and many processes: docs/parallel.md */
+    int n_replicas; /**< copies of the pipeline that share a mini-batch out
+                         (default 1). A replica has n_micro_batches. */
+    struct sl_world *world;     /**< the job's processes; NULL (default): this
+                                     one is alone. Every rank makes the same
+                                     calls in the same order. */
+    const struct sl_grid *grid; /**< the devices of all ranks; NULL (default):
+                                     made from `world` and `devices` */
+    size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
+    int zero1;           /**< moments are shared out over the replicas */
+    sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
+    int check_replicas; /**< compare the replicas every so many steps; 0
+                             (default) = never */
 } sl_engine_params_t;
 
 SL_API void sl_engine_params_default(sl_engine_params_t *params);
@@ -81,9 +111,12 @@ typedef struct sl_step_report {
     int64_t n_valid;      /**< targets that counted */
     double gradient_norm; /**< global, before clipping */
     double learning_rate;
-    double step_us; /**< wall time */
-    double bubble;  /**< 1 - busy / (devices * wall) */
-    int n_devices;
+    double step_us;     /**< wall time */
+    double bubble;      /**< 1 - busy / (devices * wall) */
+    int is_skipped;     /**< it was not finite and has changed nothing */
+    uint64_t n_skipped; /**< such steps so far */
+    unsigned flags;     /**< of all ranks: see sl_engine_signal */
+    int n_devices;      /**< of this rank */
     const sl_device_report_t *devices; /**< borrowed until the next step */
 } sl_step_report_t;
 
@@ -101,6 +134,10 @@ SL_API SL_NODISCARD sl_status_t sl_engine_step(sl_engine_t *engine,
                                                const sl_batch_t *batch,
                                                sl_step_report_t *report_p);
 
+/** Give flags to the next step that succeeds: its report has those of all
+ *  ranks, so that all can act on them after the same step. From any thread. */
+SL_API void sl_engine_signal(sl_engine_t *engine, unsigned flags);
+
 /** Sums over an evaluation; add over batches, then divide. */
 typedef struct sl_eval_sums {
     double loss_sum;
@@ -115,8 +152,13 @@ SL_API SL_NODISCARD sl_status_t sl_engine_evaluate(sl_engine_t *engine,
 
 /** Steps done since creation (or as loaded). */
 SL_API uint32_t sl_engine_n_steps(const sl_engine_t *engine);
+/** Go on as after `n` steps: the next one is step n. */
+SL_API void sl_engine_set_n_steps(sl_engine_t *engine, uint32_t n);
 
-/** Hash of all parameters, moments and statistics, in model order. */
+/* ---- state: with many processes every rank calls these ---- */
+
+/** Hash of all parameters, moments and statistics, in model order: the same
+ *  for every number of ranks and stages. */
 SL_API SL_NODISCARD sl_status_t sl_engine_state_hash(sl_engine_t *engine,
                                                      uint64_t *hash_p);
 
@@ -133,11 +175,26 @@ SL_API SL_NODISCARD sl_status_t sl_engine_gradient_get(sl_engine_t *engine,
                                                        int layer, int param,
                                                        float *plain);
 
+/** The optimizer's moment 0 or 1 (fewer: sl_optimizer_n_moments) of a
+ *  trained parameter that is not tied, plain, wherever it is kept. */
+SL_API SL_NODISCARD sl_status_t sl_engine_moment_get(sl_engine_t *engine,
+                                                     int layer, int param,
+                                                     int moment, float *plain);
+SL_API SL_NODISCARD sl_status_t sl_engine_moment_set(sl_engine_t *engine,
+                                                     int layer, int param,
+                                                     int moment,
+                                                     const float *plain);
+/** Hash of the parameters and statistics of one replica: equal on all. */
+SL_API SL_NODISCARD sl_status_t sl_engine_replica_hash(sl_engine_t *engine,
+                                                       int replica,
+                                                       uint64_t *hash_p);
+
 /* ---- the memory plan ---- */
 
 /** What a step asks of one device. */
 typedef struct sl_memory_need {
-    const char *name; /**< borrowed from the device */
+    const char *name; /**< borrowed from the device; "RANK/DEVICE" when there
+                           are several ranks, the plan's */
     size_t class_peak_bytes[SL_MEM_N_CLASSES];
     size_t peak_bytes;  /**< most at once in blocks */
     size_t held_bytes;  /**< most at once in regions */
@@ -148,7 +205,9 @@ typedef struct sl_memory_need {
 typedef struct sl_memory_plan {
     int fits; /**< on all devices */
     int n_devices;
-    sl_memory_need_t *devices; /**< owned */
+    sl_memory_need_t *devices; /**< owned; of all ranks, in their order */
+    int first_device;          /**< this rank's first */
+    char *names;               /**< owned; NULL: the devices' own */
     int n_layers;
     unsigned char *keeps; /**< owned; under recompute `auto` which layers are
                                kept, as in sl_engine_params_t; else NULL */
@@ -160,6 +219,9 @@ typedef struct sl_memory_plan {
  * runs. So the peaks are those of the real step, to the byte where a stage
  * has a device of its own; stages that share one are taken in lock step.
  * The limits are those in force on the devices.
+ *
+ * With several ranks a collective call: each rehearses its own cells, all get
+ * the whole plan. Not while an engine of the same world lives.
  *
  * @param[out] plan_p clean up with sl_memory_plan_cleanup
  * @return SL_OK, also when it does not fit; SL_ERR_CONFIG, SL_ERR_NO_MEMORY
@@ -175,9 +237,9 @@ SL_API void sl_engine_advise(const sl_engine_params_t *params, char *text,
 
 /** One instruction as it ran, for timelines. */
 typedef struct sl_trace_event {
-    int stage;
-    sl_instruction_t instruction;
-    uint64_t start_ns; /**< on the device; sl_clock_ns() */
+    int stage; /**< the row: of this rank's cells, see sl_engine_cell */
+    sl_instruction_t instruction; /**< micro-batches of the replica */
+    uint64_t start_ns;            /**< on the device; sl_clock_ns() */
     uint64_t end_ns;
     uint64_t busy_ns; /**< in kernels, of that */
 } sl_trace_event_t;
@@ -188,9 +250,16 @@ SL_API size_t sl_engine_trace(const sl_engine_t *engine,
                               const sl_trace_event_t **events_p);
 
 SL_API int sl_engine_n_stages(const sl_engine_t *engine);
-/** The device of a stage; borrowed. */
-SL_API const sl_device_t *sl_engine_stage_device(const sl_engine_t *engine,
-                                                 int stage);
+SL_API int sl_engine_n_replicas(const sl_engine_t *engine);
+
+/** One stage of one replica on this rank. */
+typedef struct sl_cell {
+    int replica, stage;
+    const sl_device_t *device; /**< borrowed */
+} sl_cell_t;
+
+/** The i-th cell of this rank. @return 0 past the last */
+SL_API int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

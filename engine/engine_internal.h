@@ -17,6 +17,7 @@
 
 #include "engine/device_ops.h"
 #include "engine/engine.h"
+#include "engine/grid.h"
 #include "engine/sync.h"
 #include "engine/transport.h"
 
@@ -28,16 +29,52 @@ typedef struct sl_ref {
     struct sl_ref *next_free;
 } sl_ref_t;
 
-/** A parameter of a layer on the stage's device. Owned by the stage. */
+/** Bytes of a block, or of a part of one. */
+typedef struct sl_storage {
+    sl_mem_block_t *block; /**< NULL = none */
+    size_t offset;         /**< in bytes */
+} sl_storage_t;
+
+static inline void *sl_storage_ptr(const sl_storage_t *storage)
+{
+    return storage->block == NULL
+               ? NULL
+               : (char *)storage->block->ptr + storage->offset;
+}
+
+/** A parameter of a layer on the stage's device. Its blocks are its own, or
+ *  with several replicas its bucket's, or those of all accumulators. */
 typedef struct sl_stage_param {
     int layer; /**< model index */
     int param;
     const sl_param_t *desc; /**< borrowed from the model */
-    sl_mem_block_t *value;
-    sl_mem_block_t *grad; /**< NULL unless trained */
-    sl_mem_block_t *moments[2];
-    double *norm_p; /**< borrowed: its sum of squares, in model order */
+    sl_storage_t value;
+    sl_storage_t grad;       /**< none unless trained */
+    sl_storage_t moments[2]; /**< none also when they are shared out */
+    int is_shared;           /**< the blocks belong to somebody else */
+    int bucket;              /**< -1 = in none */
+    size_t bucket_start;     /**< in floats */
+    double *norm_p; /**< borrowed: sums of squares of its segments (one when
+                         there is one replica), in model order */
 } sl_stage_param_t;
+
+/** Trained parameters whose gradients travel together, see
+ *  engine/parallel/parallel.h. Owned by the stage. */
+typedef struct sl_bucket {
+    int last_layer;      /**< local layer whose backward completes it; -1: tied
+                              ones, complete at the update */
+    size_t n;            /**< floats, with padding */
+    size_t *chunk_start; /**< owned: n_replicas + 1 entries, in floats */
+    sl_mem_block_t *value, *grad;
+    sl_mem_block_t *moments[2]; /**< of the own chunk under ZeRO-1 */
+} sl_bucket_t;
+
+/** The channels between a cell and the same stage of another replica. */
+typedef struct sl_peer {
+    sl_channel_t *parts_to, *parts_from;     /**< parts of chunks */
+    sl_channel_t *results_to, *results_from; /**< sums, or new values */
+    sl_channel_t *statistics_to, *statistics_from;
+} sl_peer_t;
 
 /** One layer of a stage. */
 typedef struct sl_stage_layer {
@@ -101,9 +138,10 @@ typedef struct sl_loan {
 typedef struct sl_stage {
     sl_engine_t *engine; /**< borrowed */
     sl_device_t *device; /**< borrowed */
-    int index;
+    int index;           /**< of its replica's stages */
+    int replica;
+    int cell;       /**< number in the grid */
     int begin, end; /**< layers of the model */
-    int is_first_on_device;
 
     int n_layers;
     sl_stage_layer_t *layers;
@@ -117,6 +155,18 @@ typedef struct sl_stage {
     int n_exports;
     sl_stage_edge_t *exports;
 
+    /* several replicas: engine/parallel/ */
+    sl_peer_t *peers; /**< one a replica, the own one empty; NULL: alone */
+    int n_buckets;
+    sl_bucket_t *buckets;
+    int n_sent, n_reduced, n_gathered; /**< buckets of this step */
+    sl_mem_block_t *statistics;        /**< all accumulators, or NULL */
+    size_t n_statistics;               /**< in doubles */
+
+    /* the job */
+    int first_micro; /**< of the mini-batch's micro-batches */
+    int n_micro;     /**< of this replica; may be 0 */
+
     sl_plan_set_t *plan_sets;
     int n_micro_states;
     sl_micro_state_t *micro;
@@ -124,10 +174,10 @@ typedef struct sl_stage {
     sl_loan_t *loans; /**< oldest first; room for every send of a step */
     int n_loans, loans_room;
 
-    sl_instruction_list_t train_list; /**< for list_micro micro-batches */
-    int list_micro;
+    sl_instruction_list_t train_list; /**< for list_micro - 1 micro-batches */
+    int list_micro;                   /**< 0 = no list */
     sl_instruction_list_t eval_list;
-    int eval_list_micro;
+    int eval_list_micro; /**< likewise */
     sl_op_span_t *spans; /**< per instruction of train_list */
     double clip_factor;  /**< of this step; read by the device's ops */
 
@@ -142,11 +192,14 @@ typedef enum sl_job_kind {
     SL_JOB_END
 } sl_job_kind_t;
 
-/** A tied parameter: `user`'s gradient is added to the owner's, the owner's
- *  new value copied to `user`. In layer order of the users. */
+/** A tied parameter of a replica: `user`'s gradient is added to the owner's,
+ *  the owner's new value copied to `user`. In layer order of the users. A side
+ *  of another rank is NULL. */
 typedef struct sl_tie {
     sl_stage_t *owner_stage, *user_stage;
     sl_stage_param_t *owner, *user;
+    sl_channel_t *gradient; /**< user to owner */
+    sl_channel_t *value;    /**< owner to user */
 } sl_tie_t;
 
 /** Memory of one dry device, as the rehearsal found it. */
@@ -166,16 +219,20 @@ struct sl_engine {
     sl_dry_memory_t *dry;     /**< one a device, borrowed; NULL: not a
                                    rehearsal */
     int ignore_index;
-    int n_stages;
-    sl_stage_t *stages;
-    int *layer_stage;    /**< stage of each layer */
-    int *needs_gradient; /**< per layer: something trained is upstream */
+    const sl_grid_t *grid; /**< params.grid, or own_grid */
+    sl_grid_t *own_grid;
+    int n_replicas, n_stages; /**< of the grid */
+    int n_cells;              /**< of this rank */
+    sl_stage_t *stages;       /**< this rank's cells, by number */
+    int *layer_stage;         /**< stage of each layer */
+    int *needs_gradient;      /**< per layer: something trained is upstream */
     int n_channels;
     sl_channel_t *channels;
     int n_ties;
     sl_tie_t *ties;
     int n_norms;
-    double *norms; /**< sum of squares per trained parameter, model order */
+    double *norms; /**< sums of squares: n_replicas segments a trained
+                        parameter, in model order */
 
     sl_abort_t abort;
     sl_op_watch_t *watches; /**< one a device: its failure aborts the job */
@@ -185,15 +242,22 @@ struct sl_engine {
     sl_gate_t gate;
     sl_job_kind_t job;
     const sl_batch_t *batch;
-    int n_micro;
+    int n_micro; /**< of all replicas */
     float loss_scale;
     double (*losses)[4]; /**< per micro-batch, written by the device */
     int losses_room;
 
     uint32_t n_steps;
+    atomic_uint signals; /**< flags for the next step */
+    unsigned flags;      /**< of all ranks, agreed in this step */
+    int is_skipped;      /**< this step: not finite */
+    uint64_t n_skipped;
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
-    int was_failed;          /**< the latest job: its limits may be new */
+    int is_alone;            /**< the other ranks are lost */
+    double *agreement;       /**< what all ranks add up in a job; owned */
+    size_t agreement_room;
+    int was_failed; /**< the latest job: its limits may be new */
     sl_device_report_t *device_reports; /**< one a device */
     uint64_t *busy_before_ns; /**< one a device, at the step's start */
     sl_trace_event_t *events;
@@ -202,7 +266,7 @@ struct sl_engine {
 
 /* stage.c: the static part */
 SL_NODISCARD sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine,
-                                       int index);
+                                       int cell);
 void sl_stage_cleanup(sl_stage_t *stage);
 /** Local index of a model value (layer index or SL_INPUT_*), or -1. */
 int sl_stage_value(const sl_stage_t *stage, int layer);
@@ -231,6 +295,8 @@ typedef struct sl_pass {
     const sl_plan_set_t *set;
     sl_micro_state_t *micro;
     sl_op_span_t *span; /**< NULL: not traced */
+    int m;              /**< of the replica; step.micro_batch: of all */
+    int is_last_backward;
     sl_step_info_t step;
     int64_t first_row; /**< of the micro-batch in the batch */
     int keeps;         /**< keep what backward needs */
@@ -263,8 +329,6 @@ SL_NODISCARD sl_status_t sl_executor_step_one(sl_stage_t *stage, size_t i);
 
 /* update.c */
 SL_NODISCARD sl_status_t sl_stage_update(sl_stage_t *stage);
-/** Give tied users on this stage their owner's values; waits. */
-SL_NODISCARD sl_status_t sl_stage_copy_ties(sl_stage_t *stage);
 /** Norm over all parameters in model order: the same on every stage. */
 double sl_engine_gradient_norm(const sl_engine_t *engine);
 /** Sum of the losses of all micro-batches of the job. */
@@ -278,13 +342,6 @@ static inline int sl_param_is_state(const sl_param_t *param)
 }
 
 /* engine.c */
-/** Index of the device of a stage: stages in equal runs over the devices. */
-static inline int sl_engine_device_of(const sl_engine_params_t *params,
-                                      int stage)
-{
-    return (int)((int64_t)stage * params->devices->n_devices /
-                 params->n_stages);
-}
 /** Stages and state, no threads. `own` is checked and has n_stages; `keeps`
  *  may be NULL and is copied; `dry` may be NULL. */
 SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,
@@ -296,6 +353,10 @@ SL_NODISCARD sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
                                               const unsigned char *keeps,
                                               sl_engine_t **engine_p);
 SL_NODISCARD sl_status_t sl_engine_params_check(sl_engine_params_t *params);
+/** Check, and fill in what is missing; a grid that had to be made is *grid_p,
+ *  the caller's. Collective when there are other ranks. */
+SL_NODISCARD sl_status_t sl_engine_params_complete(sl_engine_params_t *params,
+                                                   sl_grid_t **grid_p);
 /** Set `keeps` (copied) and the schedule's recomputation that follows. */
 SL_NODISCARD sl_status_t sl_engine_set_keeps(sl_engine_t *engine,
                                              const unsigned char *keeps);
@@ -311,14 +372,31 @@ SL_NODISCARD sl_status_t sl_engine_refuse(const sl_engine_params_t *params);
 /** A dry device has no room under its limit: note it and lift it. */
 void sl_dry_lift_limit(sl_engine_t *engine, const sl_device_t *device);
 
+/* state.c */
+/** As sl_engine_param_get and _set; what all ranks do together goes on. */
+SL_NODISCARD sl_status_t sl_state_get(sl_engine_t *engine, int layer, int param,
+                                      float *plain);
+SL_NODISCARD sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
+                                      const float *plain);
+/** SL_ERR_CORRUPT when this step is one in which replicas are compared and
+ *  they differ. */
+SL_NODISCARD sl_status_t sl_engine_check_replicas(sl_engine_t *engine);
+
 /* recompute_auto.c */
 /** Which layers to keep under recompute `auto`; *keeps_p is the caller's,
  *  one a layer. When nothing fits, nothing is kept. */
 SL_NODISCARD sl_status_t sl_recompute_choose(const sl_engine_params_t *params,
                                              unsigned char **keeps_p);
 
-/* state.c */
-sl_stage_param_t *sl_engine_find_param(const sl_engine_t *engine, int layer,
-                                       int param, sl_stage_t **stage_p);
+/* topology.c */
+/** A cell of this rank, or NULL. */
+sl_stage_t *sl_engine_find_stage(const sl_engine_t *engine, int replica,
+                                 int stage);
+/** A parameter of a replica when its cell is here, else NULL. */
+sl_stage_param_t *sl_engine_find_param(const sl_engine_t *engine, int replica,
+                                       int layer, int param,
+                                       sl_stage_t **stage_p);
+/** Rank of a cell. */
+int sl_engine_rank_of(const sl_engine_t *engine, int replica, int stage);
 
 #endif /* SL_ENGINE_ENGINE_INTERNAL_H */

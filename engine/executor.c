@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
+#include "engine/world.h"
 
 typedef struct sl_run {
     sl_stage_t *stage;
@@ -13,21 +14,23 @@ typedef struct sl_run {
     int is_training;
 } sl_run_t;
 
-static int first_backward(const sl_engine_t *engine)
+static int first_backward(const sl_stage_t *stage)
 {
-    return engine->params.backward_order == SL_BACKWARD_LIFO
-               ? engine->n_micro - 1
+    return stage->engine->params.backward_order == SL_BACKWARD_LIFO
+               ? stage->n_micro - 1
                : 0;
 }
 
-static void schedule_params(const sl_engine_t *engine,
+static void schedule_params(const sl_stage_t *stage,
                             sl_schedule_params_t *params)
 {
+    const sl_engine_t *engine = stage->engine;
+
     params->kind = engine->params.schedule;
     params->order = engine->params.backward_order;
     params->recompute = engine->recompute;
     params->n_stages = engine->n_stages;
-    params->n_micro_batches = engine->n_micro;
+    params->n_micro_batches = stage->n_micro;
 }
 
 /* ---- room for n micro-batches ---- */
@@ -125,7 +128,7 @@ static sl_status_t lend(const sl_pass_t *pass, sl_channel_t *channel,
                         sl_ref_t **ref_p, int value)
 {
     sl_stage_t *stage = pass->stage;
-    const int m = (int)pass->step.micro_batch;
+    const int m = pass->m;
     const int oldest = loan_to_end(stage, channel);
     sl_status_t status;
 
@@ -149,22 +152,27 @@ out:
 
 /* A gradient of micro-batch m has come from a later stage, so that stage has
  * taken all the forward results that its program takes before that. */
-static void end_forward_loans(sl_stage_t *stage, const sl_channel_t *forward,
-                              int m)
+static sl_status_t end_forward_loans(sl_stage_t *stage, sl_channel_t *forward,
+                                     int m)
 {
     const sl_engine_t *engine = stage->engine;
     const int last = engine->params.schedule == SL_SCHEDULE_1F1B
                          ? m + engine->n_stages - 1 - forward->to_stage
-                         : engine->n_micro - 1;
+                         : stage->n_micro - 1;
+    sl_status_t status = SL_OK;
     int i = 0;
 
     while (i < stage->n_loans) {
         if (stage->loans[i].channel == forward && stage->loans[i].m <= last) {
+            SL_TRY(status, sl_channel_wait_taken(forward, stage->loans[i].m),
+                   out);
             end_loan(stage, i);
         } else {
             i++;
         }
     }
+out:
+    return status;
 }
 
 static sl_status_t receive(const sl_pass_t *pass, sl_channel_t *channel,
@@ -172,7 +180,7 @@ static sl_status_t receive(const sl_pass_t *pass, sl_channel_t *channel,
                            sl_ref_t **ref_p)
 {
     const size_t bytes = sl_tensor_bytes(&pass->set->descs[value]);
-    const int m = (int)pass->step.micro_batch;
+    const int m = pass->m;
     sl_status_t status;
 
     SL_TRY(status, sl_channel_wait(channel, m), out);
@@ -231,11 +239,9 @@ static sl_status_t receive_backward(const sl_pass_t *pass)
         const sl_stage_edge_t *edge = &stage->exports[e];
 
         if (edge->backward != NULL) {
-            SL_TRY(status,
-                   sl_channel_wait(edge->backward, (int)pass->step.micro_batch),
+            SL_TRY(status, sl_channel_wait(edge->backward, pass->m), out);
+            SL_TRY(status, end_forward_loans(stage, edge->forward, pass->m),
                    out);
-            end_forward_loans(stage, edge->forward,
-                              (int)pass->step.micro_batch);
             SL_TRY(status,
                    receive(pass, edge->backward, SL_MEM_CLASS_ACTIVATION,
                            edge->value, &pass->micro->grads[edge->value]),
@@ -273,24 +279,30 @@ static sl_status_t pass_init(const sl_run_t *run, size_t i, sl_pass_t *pass)
     sl_stage_t *stage = run->stage;
     const sl_engine_t *engine = stage->engine;
     const int m = run->list->items[i].micro_batch;
+    const int of_all = stage->first_micro + m;
     const int64_t rows =
-        sl_split_rows(engine->batch->rows, engine->n_micro, m, NULL);
+        sl_split_rows(engine->batch->rows, engine->n_micro, of_all, NULL);
+    const int first = first_backward(stage);
     sl_schedule_params_t params;
 
-    schedule_params(engine, &params);
+    schedule_params(stage, &params);
     memset(pass, 0, sizeof(*pass));
     pass->stage = stage;
     pass->micro = &stage->micro[m];
     pass->span = run->spans == NULL ? NULL : &run->spans[i];
-    pass->first_row = sl_split_first(engine->batch->rows, engine->n_micro, m);
+    pass->m = m;
+    pass->first_row =
+        sl_split_first(engine->batch->rows, engine->n_micro, of_all);
     pass->step.seed = engine->params.seed;
     pass->step.step = engine->n_steps;
-    pass->step.micro_batch = (uint32_t)m;
+    pass->step.micro_batch = (uint32_t)of_all;
     pass->step.is_training = run->is_training;
     pass->step.is_recompute =
         run->list->items[i].kind == SL_INSTRUCTION_RECOMPUTE;
     pass->step.is_first_forward = m == 0;
-    pass->step.is_first_backward = m == first_backward(engine);
+    pass->step.is_first_backward = m == first;
+    pass->is_last_backward =
+        run->is_training && m == (first == 0 ? stage->n_micro - 1 : 0);
     pass->step.loss_scale = engine->loss_scale;
     pass->is_stashed = run->is_training && !pass->step.is_recompute &&
                        sl_schedule_is_recomputed(&params, m);
@@ -340,7 +352,26 @@ static sl_status_t run_list(const sl_run_t *run)
         }
         SL_TRY(status, execute(run, i), out);
     }
-    status = sl_stage_meet(run->stage);
+    /* an update has agreed already */
+    status = run->is_training ? sl_stage_meet(run->stage)
+                              : sl_stage_agree(run->stage);
+out:
+    return status;
+}
+
+/* Everything that was sent has left. Within a process that follows from all
+ * being here. */
+static sl_status_t settle_loans(const sl_stage_t *stage)
+{
+    sl_status_t status = SL_OK;
+    int i;
+
+    for (i = 0; i < stage->n_loans; i++) {
+        SL_TRY(
+            status,
+            sl_channel_wait_taken(stage->loans[i].channel, stage->loans[i].m),
+            out);
+    }
 out:
     return status;
 }
@@ -351,6 +382,7 @@ sl_status_t sl_stage_meet(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, sl_device_drain(stage->device), out);
+    SL_TRY(status, settle_loans(stage), out);
     if (engine->dry == NULL) {
         SL_TRY(status, sl_barrier_wait(&engine->barrier, &engine->abort), out);
     }
@@ -362,29 +394,50 @@ out:
 
 /* ---- jobs ---- */
 
+/* A replica that a small batch leaves without work takes part in the update
+ * only. */
+static sl_status_t idle_list(const sl_stage_t *stage,
+                             sl_instruction_list_t *list)
+{
+    sl_status_t status;
+
+    list->items = calloc(1, sizeof(*list->items));
+    if (list->items == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "stage %d: no host memory for instructions", stage->index);
+    }
+    list->items[0].kind = SL_INSTRUCTION_UPDATE;
+    list->items[0].micro_batch = -1;
+    list->n = 1;
+    return SL_OK;
+out:
+    return status;
+}
+
 static sl_status_t train_list(sl_stage_t *stage)
 {
-    const sl_engine_t *engine = stage->engine;
     sl_schedule_params_t params;
     sl_status_t status = SL_OK;
 
-    if (stage->list_micro == engine->n_micro) {
+    if (stage->list_micro == stage->n_micro + 1) {
         return SL_OK;
     }
-    schedule_params(engine, &params);
+    schedule_params(stage, &params);
     sl_schedule_cleanup(&stage->train_list);
     free(stage->spans);
     stage->spans = NULL;
     stage->list_micro = 0;
     SL_TRY(status,
-           sl_schedule_generate(&params, stage->index, &stage->train_list),
+           stage->n_micro == 0 ? idle_list(stage, &stage->train_list)
+                               : sl_schedule_generate(&params, stage->index,
+                                                      &stage->train_list),
            out);
     stage->spans = calloc(stage->train_list.n + 1, sizeof(*stage->spans));
     if (stage->spans == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "stage %d: no host memory for a timeline", stage->index);
     }
-    stage->list_micro = engine->n_micro;
+    stage->list_micro = stage->n_micro + 1;
 out:
     return status;
 }
@@ -393,9 +446,10 @@ sl_status_t sl_executor_prepare(sl_stage_t *stage)
 {
     sl_status_t status;
 
-    SL_TRY(status, make_room(stage, stage->engine->n_micro), out);
+    SL_TRY(status, make_room(stage, stage->n_micro), out);
     SL_TRY(status, train_list(stage), out);
     memset(stage->spans, 0, stage->train_list.n * sizeof(*stage->spans));
+    sl_reduce_begin(stage);
 out:
     return status;
 }
@@ -489,7 +543,7 @@ out:
 /* Forward only: the same for every schedule. */
 static sl_status_t evaluation_list(sl_stage_t *stage)
 {
-    const int n = stage->engine->n_micro;
+    const int n = stage->n_micro;
     const sl_instruction_kind_t kinds[] = {SL_INSTRUCTION_RECV_FORWARD,
                                            SL_INSTRUCTION_FORWARD,
                                            SL_INSTRUCTION_SEND_FORWARD};
@@ -497,10 +551,10 @@ static sl_status_t evaluation_list(sl_stage_t *stage)
     sl_status_t status;
     int i;
 
-    if (stage->eval_list_micro == n) {
+    if (stage->eval_list_micro == n + 1) {
         return SL_OK;
     }
-    items = calloc(3 * (size_t)n, sizeof(*items));
+    items = calloc(3 * (size_t)n + 1, sizeof(*items));
     if (items == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "stage %d: no host memory for instructions", stage->index);
@@ -512,7 +566,7 @@ static sl_status_t evaluation_list(sl_stage_t *stage)
     sl_schedule_cleanup(&stage->eval_list);
     stage->eval_list.items = items;
     stage->eval_list.n = 3 * (size_t)n;
-    stage->eval_list_micro = n;
+    stage->eval_list_micro = n + 1;
     return SL_OK;
 out:
     return status;
@@ -523,7 +577,7 @@ static sl_status_t run_evaluation(sl_stage_t *stage)
     sl_run_t run = {.stage = stage, .list = &stage->eval_list};
     sl_status_t status;
 
-    SL_TRY(status, make_room(stage, stage->engine->n_micro), out);
+    SL_TRY(status, make_room(stage, stage->n_micro), out);
     SL_TRY(status, evaluation_list(stage), out);
     status = run_list(&run);
 out:
@@ -540,6 +594,7 @@ static void run_job(sl_stage_t *stage)
                                          : run_evaluation(stage);
     if (status < 0 && status != SL_ERR_CANCELED) {
         sl_abort_raise(&engine->abort, status);
+        sl_world_abort(engine->params.world, status, sl_last_error());
     }
     /* what is queued is dropped, also behind a peer that waits for a device
      * that is suspended; never before the failure itself is on record */

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/parallel/together.h"
 #include "engine/rehearse.h"
 #include "engine/schedule/schedule_internal.h"
+#include "engine/world.h"
 
 enum {
     /* cuts that are rehearsed, in each of the two ways to correct */
@@ -35,9 +37,13 @@ typedef struct sl_search {
     sl_fit_t fit;
 } sl_search_t;
 
-static int device_of(const sl_search_t *search, int stage)
+static int device_of(const sl_search_t *search, int replica, int stage)
 {
-    return sl_engine_device_of(&search->params, stage);
+    const sl_engine_params_t *params = &search->params;
+
+    return sl_grid_slot(params->grid, replica * params->n_stages + stage,
+                        params->n_replicas * params->n_stages)
+        ->device;
 }
 
 /* What the next boundary brings, as far as memory in use allows it. */
@@ -49,12 +55,15 @@ static size_t limit_of(const sl_search_t *search, int device)
     return stats.asked_limit_bytes;
 }
 
+/* Stages of all replicas. */
 static int stages_on(const sl_search_t *search, int device)
 {
-    int k, n = 0;
+    int k, r, n = 0;
 
-    for (k = 0; k < search->params.n_stages; k++) {
-        n += device_of(search, k) == device;
+    for (r = 0; r < search->params.n_replicas; r++) {
+        for (k = 0; k < search->params.n_stages; k++) {
+            n += device_of(search, r, k) == device;
+        }
     }
     return n;
 }
@@ -180,9 +189,8 @@ out:
 
 /* By as much as the rehearsal found more than was estimated; where only
  * fragmentation is too much, by what was free. */
-static void correct(sl_search_t *search, int stage)
+static void correct(sl_search_t *search, int stage, int device)
 {
-    const int device = device_of(search, stage);
     const sl_dry_memory_t *dry = sl_rehearsal_memory(search->rehearsal, device);
     const size_t found =
         dry->most.peak_bytes / (size_t)stages_on(search, device);
@@ -199,16 +207,19 @@ static void correct(sl_search_t *search, int stage)
 static sl_status_t learn(sl_search_t *search, int corrects)
 {
     sl_status_t status = SL_OK;
-    int k;
+    int k, r;
 
     for (k = 0; k < search->params.n_stages; k++) {
-        if (sl_rehearsal_memory(search->rehearsal, device_of(search, k))
-                ->fits) {
-            continue;
-        }
-        SL_TRY(status, note_misfit(search, k), out);
-        if (corrects) {
-            correct(search, k);
+        for (r = 0; r < search->params.n_replicas; r++) {
+            const int device = device_of(search, r, k);
+
+            if (sl_rehearsal_memory(search->rehearsal, device)->fits) {
+                continue;
+            }
+            SL_TRY(status, note_misfit(search, k), out);
+            if (corrects) {
+                correct(search, k, device);
+            }
         }
     }
 out:
@@ -278,7 +289,7 @@ static sl_status_t find_limits(sl_search_t *search)
 {
     const size_t n = (size_t)search->params.n_stages;
     sl_status_t status = SL_OK;
-    int k;
+    int k, r;
 
     search->limits = calloc(n, sizeof(*search->limits));
     search->extra = calloc(n, sizeof(*search->extra));
@@ -287,12 +298,16 @@ static sl_status_t find_limits(sl_search_t *search)
                 "engine: no host memory for the limits of %zu stages", n);
     }
     for (k = 0; k < (int)n; k++) {
-        const int device = device_of(search, k);
-        const size_t limit = limit_of(search, device);
+        search->limits[k] = SIZE_MAX;
+        for (r = 0; r < search->params.n_replicas; r++) {
+            const int device = device_of(search, r, k);
+            const size_t limit = limit_of(search, device);
+            const size_t part = limit / (size_t)stages_on(search, device);
 
-        search->limits[k] = limit == SIZE_MAX
-                                ? SIZE_MAX
-                                : limit / (size_t)stages_on(search, device);
+            if (limit != SIZE_MAX && part < search->limits[k]) {
+                search->limits[k] = part;
+            }
+        }
     }
 out:
     return status;
@@ -318,6 +333,49 @@ out:
     return status;
 }
 
+/* Of several ranks each knows its own devices only: the cuts are those of dp,
+ * as rank 0 finds them, and whether they fit is what all say. */
+static sl_status_t search_together(sl_search_t *search)
+{
+    sl_world_t *world = search->params.world;
+    const size_t bytes = ((size_t)search->params.n_stages + 1) * sizeof(int);
+    sl_memory_plan_t plan = {0};
+    sl_status_t status;
+
+    SL_TRY(status, sl_part_split(&sl_part_dp, &search->problem, search->cuts),
+           out);
+    SL_TRY(status, sl_world_broadcast(world, 0, search->cuts, bytes), out);
+    SL_TRY(status, sl_engine_rehearse(&search->params, &plan), out);
+    search->fit.fits = plan.fits;
+    search->fit.n_rounds = 1;
+out:
+    sl_memory_plan_cleanup(&plan);
+    return status;
+}
+
+static sl_status_t search_alone(sl_search_t *search)
+{
+    sl_grid_t *grid = NULL;
+    sl_status_t status = SL_OK;
+
+    if (search->params.grid == NULL) {
+        SL_TRY(status, sl_grid_create(NULL, search->params.devices, &grid),
+               out);
+        search->params.grid = grid;
+    }
+    SL_TRY(status, sl_part_split(&sl_part_dp, &search->problem, search->cuts),
+           out);
+    SL_TRY(status, rehearse(search), out);
+    if (!search->fit.fits) {
+        status = search_under_limits(search);
+    }
+out:
+    sl_rehearsal_close(search->rehearsal);
+    search->rehearsal = NULL;
+    sl_grid_destroy(grid);
+    return status;
+}
+
 sl_status_t sl_engine_fit(const sl_engine_params_t *params,
                           const sl_part_problem_t *problem, int *cuts,
                           sl_fit_t *fit_p)
@@ -334,16 +392,13 @@ sl_status_t sl_engine_fit(const sl_engine_params_t *params,
     }
     search.params.cuts = search.cuts;
     search.problem.memory_bytes = NULL;
-    SL_TRY(status, sl_part_split(&sl_part_dp, &search.problem, search.cuts),
+    SL_TRY(status,
+           params->world != NULL ? search_together(&search)
+                                 : search_alone(&search),
            out);
-    SL_TRY(status, rehearse(&search), out);
-    if (!search.fit.fits) {
-        SL_TRY(status, search_under_limits(&search), out);
-    }
     memcpy(cuts, search.cuts, bytes);
     *fit_p = search.fit;
 out:
-    sl_rehearsal_close(search.rehearsal);
     sl_part_memory_destroy(search.memory);
     free(search.limits);
     free(search.extra);

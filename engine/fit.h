@@ -35,6 +35,9 @@ SL_API SL_NODISCARD sl_status_t sl_engine_estimate(
  * estimates of memory, which are corrected by what rehearsals measure. When
  * no cuts are found that fit, those with the smallest need.
  *
+ * With several ranks it is collective, and the cuts are those of `dp`, whether
+ * they fit or not.
+ *
  * @param[in]  params  its cuts are not looked at
  * @param[in]  problem speeds, costs and links; without memory
  * @param[out] cuts    n_stages + 1 entries

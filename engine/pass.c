@@ -4,7 +4,7 @@
  * device runs the ops in the order of submission. */
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
 
 static sl_status_t submit(const sl_pass_t *pass, sl_op_fn fn, uint32_t name_id,
                           const sl_layer_run_t *run)
@@ -43,8 +43,8 @@ static void set_params(const sl_pass_t *pass, const sl_stage_layer_t *layer,
         const sl_stage_param_t *param =
             &pass->stage->params[layer->first_param + p];
 
-        run->param[p] = param->value->ptr;
-        run->grad[p] = param->grad == NULL ? NULL : param->grad->ptr;
+        run->param[p] = sl_storage_ptr(&param->value);
+        run->grad[p] = sl_storage_ptr(&param->grad);
     }
 }
 
@@ -435,6 +435,9 @@ sl_status_t sl_pass_backward(const sl_pass_t *pass)
     for (l = pass->stage->n_layers - 1; l >= 0; l--) {
         if (pass->stage->layers[l].has_backward) {
             SL_TRY(status, backward_layer(pass, l), out);
+        }
+        if (pass->is_last_backward) {
+            SL_TRY(status, sl_reduce_layer(pass->stage, l), out);
         }
     }
 out:

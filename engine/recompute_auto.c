@@ -96,13 +96,14 @@ static sl_status_t add_stage(sl_choice_t *choice, sl_stage_t *stage,
                 "recompute auto: no host memory for %d layers",
                 stage->n_layers);
     }
-    SL_TRY(
-        status,
-        sl_plan_set_get(stage,
-                        sl_split_rows(choice->params->batch_rows,
-                                      choice->params->n_micro_batches, 0, NULL),
-                        1, &set),
-        out);
+    SL_TRY(status,
+           sl_plan_set_get(stage,
+                           sl_split_rows(choice->params->batch_rows,
+                                         choice->params->n_replicas *
+                                             choice->params->n_micro_batches,
+                                         0, NULL),
+                           1, &set),
+           out);
     closure_times(stage, set, costs, us);
     for (l = 0; l < stage->n_layers; l++) {
         const size_t bytes = held_bytes(stage, set, l);
@@ -122,12 +123,27 @@ out:
 static sl_status_t analytic_costs(const sl_engine_params_t *params,
                                   sl_part_costs_t *costs_p)
 {
-    const int64_t rows =
-        sl_split_rows(params->batch_rows, params->n_micro_batches, 0, NULL);
+    const int n = params->n_replicas * params->n_micro_batches;
+    const int64_t rows = sl_split_rows(params->batch_rows, n, 0, NULL);
     sl_part_speed_t speed;
 
     sl_part_speed_default(&speed, params->devices->devices[0].n_threads);
     return sl_part_costs_analytic(params->model, rows, &speed, costs_p);
+}
+
+/* Whether another replica's cell before this one is the same stage on the
+ * same device. */
+static int is_repeated(const sl_engine_t *engine, int cell)
+{
+    int c;
+
+    for (c = 0; c < cell; c++) {
+        if (engine->stages[c].index == engine->stages[cell].index &&
+            engine->stages[c].device == engine->stages[cell].device) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static sl_status_t find_candidates(sl_choice_t *choice)
@@ -142,8 +158,10 @@ static sl_status_t find_candidates(sl_choice_t *choice)
         SL_TRY(status, analytic_costs(choice->params, &own), out);
         costs = &own;
     }
-    for (k = 0; k < engine->n_stages; k++) {
-        SL_TRY(status, add_stage(choice, &engine->stages[k], costs), out);
+    for (k = 0; k < engine->n_cells; k++) {
+        if (!is_repeated(engine, k)) {
+            SL_TRY(status, add_stage(choice, &engine->stages[k], costs), out);
+        }
     }
     for (d = 0; d < choice->n_devices; d++) {
         sl_device_choice_t *device = &choice->devices[d];
@@ -159,14 +177,19 @@ out:
     return status;
 }
 
+static void keep_all(sl_choice_t *choice)
+{
+    memset(choice->keeps, 1, (size_t)choice->params->model->n_layers);
+}
+
 static void set_keeps(sl_choice_t *choice, int d, int n_recomputed)
 {
     const sl_device_choice_t *device = &choice->devices[d];
     int i;
 
-    for (i = 0; i < device->n; i++) {
-        choice->keeps[device->candidates[i].layer] =
-            (unsigned char)(i >= n_recomputed);
+    /* a layer of several replicas is kept when all of them can keep it */
+    for (i = 0; i < n_recomputed; i++) {
+        choice->keeps[device->candidates[i].layer] = 0;
     }
 }
 
@@ -195,6 +218,7 @@ static sl_status_t search(sl_choice_t *choice)
 
     while (is_open) {
         is_open = 0;
+        keep_all(choice);
         for (d = 0; d < choice->n_devices; d++) {
             const sl_device_choice_t *device = &choice->devices[d];
 
@@ -219,6 +243,7 @@ static sl_status_t search(sl_choice_t *choice)
             }
         }
     }
+    keep_all(choice);
     for (d = 0; d < choice->n_devices; d++) {
         set_keeps(choice, d, choice->devices[d].enough);
     }
@@ -233,7 +258,7 @@ static sl_status_t choose(sl_choice_t *choice)
     sl_status_t status;
     int d, n_short = 0;
 
-    memset(choice->keeps, 1, (size_t)choice->params->model->n_layers);
+    keep_all(choice);
     SL_TRY(status, rehearse(choice), out);
     SL_TRY(status, find_candidates(choice), out);
     for (d = 0; d < choice->n_devices; d++) {

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/parallel/edges.h"
+#include "engine/parallel/together.h"
 #include "engine/topology.h"
 
 enum {
@@ -24,6 +26,7 @@ struct sl_rehearsal {
     sl_dry_memory_t *memories; /* owned, one a device */
     sl_engine_t *engine;       /* owned; NULL before the first run */
     unsigned char *keeps;      /* owned; NULL: not asked */
+    sl_grid_t *own_grid;       /* owned; NULL: the parameters' */
 };
 
 /* ---- dry memory ---- */
@@ -131,6 +134,12 @@ sl_status_t sl_rehearsal_open(const sl_engine_params_t *params,
     rehearsal->params = *params;
     rehearsal->params.trace = 0;
     SL_TRY(status, sl_engine_params_check(&rehearsal->params), err_close);
+    if (params->grid == NULL) {
+        SL_TRY(status,
+               sl_grid_create(NULL, params->devices, &rehearsal->own_grid),
+               err_close);
+        rehearsal->params.grid = rehearsal->own_grid;
+    }
     rehearsal->real = params->devices;
     n = (size_t)params->devices->n_devices;
     rehearsal->memories = calloc(n, sizeof(*rehearsal->memories));
@@ -173,6 +182,7 @@ void sl_rehearsal_close(sl_rehearsal_t *rehearsal)
     free(rehearsal->set.devices);
     free(rehearsal->memories);
     free(rehearsal->keeps);
+    sl_grid_destroy(rehearsal->own_grid);
     free(rehearsal);
 }
 
@@ -221,14 +231,14 @@ static sl_status_t run_lists(sl_engine_t *engine, size_t *next)
     size_t n_left = 0, n_done = 1;
     int k;
 
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         SL_TRY(status, sl_executor_prepare(&engine->stages[k]), out);
         next[k] = 0;
         n_left += engine->stages[k].train_list.n;
     }
     while (n_left > 0 && n_done > 0) {
         n_done = 0;
-        for (k = 0; k < engine->n_stages; k++) {
+        for (k = 0; k < engine->n_cells; k++) {
             sl_stage_t *stage = &engine->stages[k];
 
             if (next[k] < stage->train_list.n &&
@@ -246,7 +256,7 @@ static sl_status_t run_lists(sl_engine_t *engine, size_t *next)
                 "each other",
                 n_left);
     }
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         SL_TRY(status, sl_stage_meet(&engine->stages[k]), out);
     }
 out:
@@ -261,7 +271,10 @@ static sl_status_t engine_renew(sl_rehearsal_t *rehearsal)
     sl_status_t status;
     int d, k;
 
-    for (k = 0; engine != NULL && k < engine->n_stages; k++) {
+    if (engine != NULL) {
+        sl_edges_close(engine);
+    }
+    for (k = 0; engine != NULL && k < engine->n_cells; k++) {
         sl_stage_forget_job(&engine->stages[k]);
         sl_stage_params_cleanup(&engine->stages[k]);
     }
@@ -279,12 +292,13 @@ static sl_status_t engine_renew(sl_rehearsal_t *rehearsal)
         return SL_OK;
     }
     SL_TRY(status, sl_engine_set_keeps(engine, rehearsal->keeps), out);
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         engine->stages[k].list_micro = 0;
         sl_plan_sets_refresh(&engine->stages[k]);
         SL_TRY(status, sl_stage_params_init(&engine->stages[k]), out);
     }
-    status = sl_topology_params(engine);
+    SL_TRY(status, sl_topology_params(engine), out);
+    status = sl_edges_open(engine);
 out:
     return status;
 }
@@ -292,14 +306,15 @@ out:
 sl_status_t sl_rehearsal_run(sl_rehearsal_t *rehearsal)
 {
     const sl_batch_t batch = {.rows = rehearsal->params.batch_rows};
-    size_t *next = calloc((size_t)rehearsal->params.n_stages, sizeof(*next));
+    const size_t n_cells = (size_t)rehearsal->params.n_replicas *
+                           (size_t)rehearsal->params.n_stages;
+    size_t *next = calloc(n_cells, sizeof(*next));
     sl_status_t status;
     int step, d;
 
     if (next == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "rehearsal: no host memory for %d stages",
-                rehearsal->params.n_stages);
+                "rehearsal: no host memory for %zu stages", n_cells);
     }
     SL_TRY(status, engine_renew(rehearsal), out);
     for (step = 0; step < N_STEPS; step++) {
@@ -350,10 +365,10 @@ out:
     return status;
 }
 
-sl_status_t sl_engine_rehearse(const sl_engine_params_t *params,
-                               sl_memory_plan_t *plan_p)
+/* This rank's part of the plan. */
+static sl_status_t rehearse_own(const sl_engine_params_t *params,
+                                sl_memory_plan_t *plan)
 {
-    sl_memory_plan_t plan = {0};
     sl_rehearsal_t *rehearsal = NULL;
     sl_status_t status;
 
@@ -363,23 +378,50 @@ sl_status_t sl_engine_rehearse(const sl_engine_params_t *params,
             SL_TRY(status, sl_rehearsal_set_keeps(rehearsal, params->keeps),
                    out);
         } else {
-            SL_TRY(status, sl_recompute_choose(params, &plan.keeps), out);
-            SL_TRY(status, sl_rehearsal_set_keeps(rehearsal, plan.keeps), out);
+            SL_TRY(status, sl_recompute_choose(params, &plan->keeps), out);
+            SL_TRY(status, sl_rehearsal_set_keeps(rehearsal, plan->keeps), out);
         }
     }
     SL_TRY(status, sl_rehearsal_run(rehearsal), out);
-    SL_TRY(status, fill_plan(rehearsal, &plan), out);
-    *plan_p = plan;
-    memset(&plan, 0, sizeof(plan));
+    status = fill_plan(rehearsal, plan);
 out:
-    sl_memory_plan_cleanup(&plan);
     sl_rehearsal_close(rehearsal);
+    return status;
+}
+
+sl_status_t sl_engine_rehearse(const sl_engine_params_t *params,
+                               sl_memory_plan_t *plan_p)
+{
+    sl_engine_params_t own = *params;
+    sl_memory_plan_t plan = {0};
+    sl_grid_t *grid = NULL;
+    sl_abort_t abort;
+    sl_status_t status;
+
+    sl_abort_init(&abort);
+    sl_together_watch(own.world, &abort);
+    SL_TRY(status, sl_engine_params_complete(&own, &grid), out);
+    SL_TRY(status, rehearse_own(&own, &plan), out);
+    if (own.world != NULL) {
+        status = sl_together_plan(&own, &plan);
+    }
+out:
+    status = sl_together_end(own.world, &abort, status);
+    sl_together_watch(own.world, NULL);
+    if (status >= 0) {
+        *plan_p = plan;
+        memset(&plan, 0, sizeof(plan));
+    }
+    sl_memory_plan_cleanup(&plan);
+    sl_grid_destroy(grid);
+    sl_abort_cleanup(&abort);
     return status;
 }
 
 void sl_memory_plan_cleanup(sl_memory_plan_t *plan)
 {
     free(plan->devices);
+    free(plan->names);
     free(plan->keeps);
     memset(plan, 0, sizeof(*plan));
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers from stage to stage. The new stages are made first, without
  * parameters; then layers cross one cut at a time, so that at every moment
- * what lies where is a partition; then the stages change places. */
+ * what lies where is a partition; then the stages change places.
+ *
+ * With several ranks all do the same: each crossing is decided by all, so
+ * that every rank knows what lies where. */
 #include "engine/repartition.h"
 
 #include <stddef.h>
@@ -10,13 +13,25 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine_internal.h"
+#include "engine/parallel/edges.h"
+#include "engine/parallel/together.h"
 #include "engine/topology.h"
+#include "engine/world.h"
+
+enum {
+    N_BLOCKS = 4 /* of a parameter: value, gradient, moments */
+};
 
 /* Cut k has moved by one layer, up or down. */
 typedef struct sl_crossing {
     int k, by;
 } sl_crossing_t;
+
+/* A parameter on its way; no blocks where it is another rank's. */
+typedef struct sl_moved_param {
+    const sl_param_t *desc; /* borrowed from the model */
+    sl_mem_block_t *blocks[N_BLOCKS];
+} sl_moved_param_t;
 
 typedef struct sl_mover {
     sl_engine_t *engine;
@@ -24,102 +39,218 @@ typedef struct sl_mover {
     int n_stages;
     int *now;                 /* owned: the cuts of this moment */
     int *is_refused;          /* owned: per cut, its layer found no room */
-    sl_stage_param_t *params; /* owned: all, in model order, with the blocks */
+    sl_moved_param_t *params; /* owned: all, in model order, with the blocks */
     int *first_param;         /* owned: [n_layers + 1] */
+    double *codes;            /* owned: [n_ranks] of an agreement */
     sl_crossing_t *crossings; /* owned: done so far */
     int n_crossings, crossings_room;
+    int is_broken; /* ranks may no longer know what lies where */
+    int is_common; /* a failure that all ranks know of */
     size_t moved_bytes;
 } sl_mover_t;
+
+/* One layer's way. */
+typedef struct sl_way {
+    int layer;
+    int from_rank, to_rank;
+    sl_device_t *from, *to; /* NULL on other ranks */
+} sl_way_t;
 
 const int *sl_engine_cuts(const sl_engine_t *engine)
 {
     return engine->params.cuts;
 }
 
-/* ---- one layer ---- */
-
-enum {
-    N_BLOCKS = 4 /* of a parameter: value, gradient, moments */
-};
-
-static sl_mem_block_t **block_of(sl_stage_param_t *param, int i)
+/* All ranks fail when one does, with the first one's status. */
+static sl_status_t agree(sl_mover_t *mover, sl_status_t status)
 {
-    return i == 0   ? &param->value
-           : i == 1 ? &param->grad
-                    : &param->moments[i - 2];
-}
+    const sl_engine_t *engine = mover->engine;
+    const int n = sl_world_size(engine->params.world);
+    int r;
 
-static void release_blocks(sl_stage_param_t *param)
-{
-    int i;
-
-    for (i = 0; i < N_BLOCKS; i++) {
-        sl_mem_release(*block_of(param, i));
-        *block_of(param, i) = NULL;
+    if (engine->params.world == NULL) {
+        return status;
     }
-}
-
-/* Blocks like those of `param`, with their contents, on another device. */
-static sl_status_t copy_param(sl_stage_param_t *param, sl_device_t *to,
-                              sl_stage_param_t *copy)
-{
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < N_BLOCKS; i++) {
-        const sl_mem_block_t *block = *block_of(param, i);
-        sl_mem_block_t **new_p = block_of(copy, i);
-
-        if (block == NULL) {
-            continue;
+    memset(mover->codes, 0, (size_t)n * sizeof(double));
+    mover->codes[engine->grid->rank] = status < 0 ? (double)status : 0.0;
+    if (sl_together_sum(engine->params.world, &mover->engine->abort,
+                        mover->codes, (size_t)n) < 0) {
+        mover->is_broken = 1;
+        return status < 0 ? status : SL_ERR_COMM;
+    }
+    for (r = 0; r < n; r++) {
+        mover->is_common |= mover->codes[r] < 0.0;
+    }
+    for (r = 0; r < n && status >= 0; r++) {
+        if (mover->codes[r] < 0.0) {
+            SL_REFUSE(status, (sl_status_t)mover->codes[r], out,
+                      "rank %d cannot: %s", r,
+                      sl_status_text((sl_status_t)mover->codes[r]));
         }
-        SL_TRY(
-            status,
-            sl_mem_alloc(to->mem, SL_MEM_CLASS_PERSISTENT, block->bytes, new_p),
-            out);
-        SL_TRY(
-            status,
-            sl_device_copy(to, (*new_p)->ptr, block->ptr, block->bytes, NULL),
-            out);
     }
 out:
     return status;
 }
 
-/* All of a layer or nothing; the devices are idle before and after. */
-static sl_status_t move_layer(sl_mover_t *mover, int layer, sl_device_t *to)
+/* ---- one layer ---- */
+
+static int has_block(const sl_mover_t *mover, const sl_param_t *desc, int i)
 {
-    const int first = mover->first_param[layer];
-    const int n = mover->first_param[layer + 1] - first;
-    sl_stage_param_t copies[SL_LAYER_MAX_PARAMS];
+    if (i == 0) {
+        return 1;
+    }
+    if (desc->kind != SL_PARAM_TRAINED) {
+        return 0;
+    }
+    return i == 1 ||
+           (desc->tied_layer < 0 &&
+            i - 2 < sl_optimizer_n_moments(&mover->engine->params.optimizer));
+}
+
+static void release_blocks(sl_moved_param_t *param)
+{
+    int i;
+
+    for (i = 0; i < N_BLOCKS; i++) {
+        sl_mem_release(param->blocks[i]);
+        param->blocks[i] = NULL;
+    }
+}
+
+static int n_params(const sl_mover_t *mover, int layer)
+{
+    return mover->first_param[layer + 1] - mover->first_param[layer];
+}
+
+static size_t layer_bytes(const sl_mover_t *mover, int layer)
+{
+    size_t bytes = 0;
+    int p, i;
+
+    for (p = mover->first_param[layer]; p < mover->first_param[layer + 1];
+         p++) {
+        for (i = 0; i < N_BLOCKS; i++) {
+            bytes += has_block(mover, mover->params[p].desc, i)
+                         ? mover->params[p].desc->storage_bytes
+                         : 0;
+        }
+    }
+    return bytes;
+}
+
+/* Blocks for the layer on its new device, and what messages go through. */
+static sl_status_t make_copies(const sl_mover_t *mover, const sl_way_t *way,
+                               sl_moved_param_t *copies, void **buffer_p)
+{
+    const int is_sent = way->from_rank != way->to_rank &&
+                        (way->from != NULL || way->to != NULL);
+    sl_status_t status = SL_OK;
+    size_t most = 1;
+    int p, i;
+
+    for (p = 0; p < n_params(mover, way->layer); p++) {
+        most = copies[p].desc->storage_bytes > most
+                   ? copies[p].desc->storage_bytes
+                   : most;
+        for (i = 0; i < N_BLOCKS && way->to != NULL; i++) {
+            if (has_block(mover, copies[p].desc, i)) {
+                SL_TRY(status,
+                       sl_mem_alloc(way->to->mem, SL_MEM_CLASS_PERSISTENT,
+                                    copies[p].desc->storage_bytes,
+                                    &copies[p].blocks[i]),
+                       out);
+            }
+        }
+    }
+    *buffer_p = is_sent ? malloc(most) : NULL;
+    if (is_sent && *buffer_p == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for a message of %zu bytes", most);
+    }
+out:
+    return status;
+}
+
+/* One block's contents, between devices or ranks. */
+static sl_status_t move_block(const sl_mover_t *mover, const sl_way_t *way,
+                              const sl_mem_block_t *from, sl_mem_block_t *to,
+                              size_t bytes, void *buffer)
+{
+    sl_status_t status = SL_OK;
+
+    if (way->from != NULL && way->to != NULL) {
+        return sl_device_copy(way->to, to->ptr, from->ptr, bytes, NULL);
+    }
+    if (way->from != NULL) {
+        SL_TRY(status, sl_device_copy_wait(way->from, buffer, from->ptr, bytes),
+               out);
+    }
+    SL_TRY(status,
+           sl_engine_move(mover->engine, way->from_rank, way->to_rank, buffer,
+                          bytes),
+           out);
+    if (way->to != NULL) {
+        status = sl_device_copy_wait(way->to, to->ptr, buffer, bytes);
+    }
+out:
+    return status;
+}
+
+static sl_status_t move_contents(const sl_mover_t *mover, const sl_way_t *way,
+                                 sl_moved_param_t *copies, void *buffer)
+{
+    const sl_moved_param_t *params =
+        &mover->params[mover->first_param[way->layer]];
     sl_status_t status = SL_OK;
     int p, i;
 
-    for (p = 0; p < n; p++) {
-        copies[p] = mover->params[first + p];
-        for (i = 0; i < N_BLOCKS; i++) {
-            *block_of(&copies[p], i) = NULL;
-        }
+    if (way->from == NULL && way->to == NULL) {
+        return SL_OK;
     }
-    for (p = 0; p < n && status >= 0; p++) {
-        status = copy_param(&mover->params[first + p], to, &copies[p]);
-    }
-    SL_KEEP(status, sl_device_drain(to));
-    for (p = 0; p < n; p++) {
-        sl_stage_param_t *param = &mover->params[first + p];
-
-        if (status < 0) {
-            release_blocks(&copies[p]);
-            continue;
-        }
+    for (p = 0; p < n_params(mover, way->layer); p++) {
         for (i = 0; i < N_BLOCKS; i++) {
-            if (*block_of(param, i) != NULL) {
-                mover->moved_bytes += (*block_of(param, i))->bytes;
+            if (has_block(mover, params[p].desc, i)) {
+                SL_TRY(status,
+                       move_block(mover, way, params[p].blocks[i],
+                                  copies[p].blocks[i],
+                                  params[p].desc->storage_bytes, buffer),
+                       out);
             }
         }
-        release_blocks(param);
-        *param = copies[p];
     }
+out:
+    if (way->to != NULL) {
+        SL_KEEP(status, sl_device_drain(way->to));
+    }
+    return status;
+}
+
+/* All of a layer or nothing; the devices are idle before and after. What goes
+ * wrong once all have agreed is the end. */
+static sl_status_t move_layer(sl_mover_t *mover, const sl_way_t *way)
+{
+    sl_moved_param_t *params = &mover->params[mover->first_param[way->layer]];
+    sl_moved_param_t copies[SL_LAYER_MAX_PARAMS] = {{NULL, {NULL}}};
+    void *buffer = NULL;
+    sl_status_t status;
+    int p;
+
+    for (p = 0; p < n_params(mover, way->layer); p++) {
+        copies[p].desc = params[p].desc;
+    }
+    status = agree(mover, make_copies(mover, way, copies, &buffer));
+    if (status >= 0) {
+        status = move_contents(mover, way, copies, buffer);
+        mover->is_broken |= status < 0 && mover->engine->params.world != NULL;
+    }
+    for (p = 0; p < n_params(mover, way->layer); p++) {
+        release_blocks(status < 0 ? &copies[p] : &params[p]);
+        if (status >= 0) {
+            params[p] = copies[p];
+        }
+    }
+    mover->moved_bytes += status < 0 ? 0 : layer_bytes(mover, way->layer);
+    free(buffer);
     return status;
 }
 
@@ -143,22 +274,31 @@ out:
     return status;
 }
 
+static const sl_grid_slot_t *slot_of(const sl_mover_t *mover, int stage)
+{
+    return sl_grid_slot(mover->engine->grid, stage, mover->n_stages);
+}
+
 static sl_device_t *device_of(const sl_mover_t *mover, int stage)
 {
-    const sl_engine_params_t *params = &mover->engine->params;
+    const sl_stage_t *own = sl_engine_find_stage(mover->engine, 0, stage);
 
-    return &params->devices->devices[sl_engine_device_of(params, stage)];
+    return own == NULL ? NULL : own->device;
 }
 
 /* Cut k moves by one: a layer changes over to the stage on its other side. */
 static sl_status_t cross(sl_mover_t *mover, int k, int by)
 {
-    const int layer = by > 0 ? mover->now[k] : mover->now[k] - 1;
-    sl_device_t *to = device_of(mover, by > 0 ? k - 1 : k);
+    const int from = by > 0 ? k : k - 1, to = by > 0 ? k - 1 : k;
+    const sl_way_t way = {.layer = by > 0 ? mover->now[k] : mover->now[k] - 1,
+                          .from_rank = slot_of(mover, from)->rank,
+                          .to_rank = slot_of(mover, to)->rank,
+                          .from = device_of(mover, from),
+                          .to = device_of(mover, to)};
     sl_status_t status = SL_OK;
 
-    if (device_of(mover, by > 0 ? k : k - 1) != to) {
-        SL_TRY(status, move_layer(mover, layer, to), out);
+    if (slot_of(mover, from) != slot_of(mover, to)) {
+        SL_TRY(status, move_layer(mover, &way), out);
     }
     mover->now[k] += by;
 out:
@@ -169,7 +309,7 @@ static sl_status_t cross_noted(sl_mover_t *mover, int k, int by)
 {
     sl_status_t status;
 
-    SL_TRY(status, note_crossing(mover), out);
+    SL_TRY(status, agree(mover, note_crossing(mover)), out);
     SL_TRY(status, cross(mover, k, by), out);
     mover->crossings[mover->n_crossings].k = k;
     mover->crossings[mover->n_crossings].by = by;
@@ -183,22 +323,6 @@ out:
 static int are_equal(const int *a, const int *b, int n_stages)
 {
     return memcmp(a, b, ((size_t)n_stages + 1) * sizeof(*a)) == 0;
-}
-
-static size_t layer_bytes(const sl_mover_t *mover, int layer)
-{
-    size_t bytes = 0;
-    int p, i;
-
-    for (p = mover->first_param[layer]; p < mover->first_param[layer + 1];
-         p++) {
-        for (i = 0; i < N_BLOCKS; i++) {
-            const sl_mem_block_t *block = *block_of(&mover->params[p], i);
-
-            bytes += block == NULL ? 0 : block->bytes;
-        }
-    }
-    return bytes;
 }
 
 static size_t stage_bytes(const sl_mover_t *mover, const int *cuts, int k)
@@ -291,7 +415,7 @@ out:
  * too, of which `now` are the cuts. */
 static void move_back(sl_mover_t *mover)
 {
-    while (mover->n_crossings > 0) {
+    while (mover->n_crossings > 0 && !mover->is_broken) {
         const sl_crossing_t *last = &mover->crossings[mover->n_crossings - 1];
 
         if (cross(mover, last->k, -last->by) < 0) {
@@ -301,38 +425,42 @@ static void move_back(sl_mover_t *mover)
     }
 }
 
-/* ---- stages ---- */
+/* ---- the blocks ---- */
 
 static sl_status_t mover_init(sl_mover_t *mover, sl_engine_t *engine)
 {
     const sl_model_t *model = engine->params.model;
     const size_t n = (size_t)model->n_layers;
+    const size_t k = (size_t)engine->n_stages;
     sl_status_t status = SL_OK;
-    int l, n_params = 0;
+    int l, p, n_all = 0;
 
-    memset(mover, 0, sizeof(*mover));
-    mover->engine = engine;
     mover->model = model;
     mover->n_stages = engine->n_stages;
-    mover->now = calloc((size_t)engine->n_stages + 1, sizeof(int));
-    mover->is_refused = calloc((size_t)engine->n_stages, sizeof(int));
+    mover->now = calloc(k + 1, sizeof(int));
+    mover->is_refused = calloc(k, sizeof(int));
     mover->first_param = calloc(n + 1, sizeof(int));
     if (mover->now == NULL || mover->is_refused == NULL ||
         mover->first_param == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "engine: no host memory to move layers of %zu", n);
     }
+    memcpy(mover->now, engine->params.cuts, (k + 1) * sizeof(int));
     for (l = 0; l < model->n_layers; l++) {
-        n_params += model->layers[l]->n_params;
-        mover->first_param[l + 1] = n_params;
+        n_all += model->layers[l]->n_params;
+        mover->first_param[l + 1] = n_all;
     }
-    mover->params = calloc((size_t)n_params + 1, sizeof(*mover->params));
+    mover->params = calloc((size_t)n_all + 1, sizeof(*mover->params));
     if (mover->params == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "engine: no host memory for %d parameters", n_params);
+                "engine: no host memory for %d parameters", n_all);
     }
-    memcpy(mover->now, engine->params.cuts,
-           ((size_t)engine->n_stages + 1) * sizeof(int));
+    for (l = 0; l < model->n_layers; l++) {
+        for (p = 0; p < model->layers[l]->n_params; p++) {
+            mover->params[mover->first_param[l] + p].desc =
+                &model->layers[l]->params[p];
+        }
+    }
 out:
     return status;
 }
@@ -343,46 +471,60 @@ static void mover_cleanup(sl_mover_t *mover)
     free(mover->is_refused);
     free(mover->params);
     free(mover->first_param);
+    free(mover->codes);
     free(mover->crossings);
 }
 
-/* The blocks of all stages to the mover, or back into stages with the cuts of
- * this moment. */
-static void take_blocks(sl_mover_t *mover, sl_engine_t *engine)
+static sl_mem_block_t **block_of(sl_stage_param_t *param, int i)
 {
-    int k, p, n = 0, i;
+    return i == 0   ? &param->value.block
+           : i == 1 ? &param->grad.block
+                    : &param->moments[i - 2].block;
+}
 
-    for (k = 0; k < engine->n_stages; k++) {
+/* The blocks of this rank's stages to the mover, or into stages with the cuts
+ * of this moment. */
+static void exchange_blocks(sl_mover_t *mover, sl_engine_t *engine,
+                            int is_taken)
+{
+    int k, p, i;
+
+    for (k = 0; k < engine->n_cells; k++) {
         for (p = 0; p < engine->stages[k].n_params; p++) {
             sl_stage_param_t *param = &engine->stages[k].params[p];
+            sl_moved_param_t *moved =
+                &mover->params[mover->first_param[param->layer] + param->param];
 
-            mover->params[n++] = *param;
             for (i = 0; i < N_BLOCKS; i++) {
-                *block_of(param, i) = NULL;
+                if (is_taken) {
+                    moved->blocks[i] = *block_of(param, i);
+                    *block_of(param, i) = NULL;
+                } else {
+                    *block_of(param, i) = moved->blocks[i];
+                    moved->blocks[i] = NULL;
+                }
             }
         }
     }
 }
 
-static void give_blocks(sl_mover_t *mover, sl_engine_t *engine)
+/* What no stage has taken, after a failure that nothing could mend. */
+static void drop_blocks(sl_mover_t *mover)
 {
-    int k, p, n = 0, i;
+    int p;
 
-    for (k = 0; k < engine->n_stages; k++) {
-        for (p = 0; p < engine->stages[k].n_params; p++, n++) {
-            for (i = 0; i < N_BLOCKS; i++) {
-                *block_of(&engine->stages[k].params[p], i) =
-                    *block_of(&mover->params[n], i);
-            }
-        }
+    for (p = 0; p < mover->first_param[mover->model->n_layers]; p++) {
+        release_blocks(&mover->params[p]);
     }
 }
+
+/* ---- stages ---- */
 
 /* An engine with these cuts, without parameters and threads. */
-static sl_status_t build_bare(const sl_engine_t *engine, const int *cuts,
+static sl_status_t build_bare(sl_mover_t *mover, const int *cuts,
                               sl_engine_t **next_p)
 {
-    sl_engine_params_t params = engine->params;
+    sl_engine_params_t params = mover->engine->params;
     unsigned char *chosen = NULL;
     sl_status_t status = SL_OK;
 
@@ -394,7 +536,7 @@ static sl_status_t build_bare(const sl_engine_t *engine, const int *cuts,
         &params, chosen != NULL ? chosen : params.keeps, next_p);
 out:
     free(chosen);
-    return status;
+    return agree(mover, status);
 }
 
 #define SWAP(type, a, b)                                                       \
@@ -426,7 +568,7 @@ static void change_places(sl_engine_t *engine, sl_engine_t *next)
 {
     int k, c;
 
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         exchange(&engine->stages[k], &next->stages[k]);
     }
     SWAP(int *, engine->layer_stage, next->layer_stage);
@@ -446,7 +588,7 @@ static void change_places(sl_engine_t *engine, sl_engine_t *next)
     }
 }
 
-/* Stages and ties point at each other, also over an exchange. */
+/* Ties point at stages, over the exchange too. */
 static void point_ties(sl_engine_t *engine, const sl_engine_t *next)
 {
     int i;
@@ -454,41 +596,50 @@ static void point_ties(sl_engine_t *engine, const sl_engine_t *next)
     for (i = 0; i < engine->n_ties; i++) {
         sl_tie_t *tie = &engine->ties[i];
 
-        tie->owner_stage = &engine->stages[tie->owner_stage - next->stages];
-        tie->user_stage = &engine->stages[tie->user_stage - next->stages];
+        if (tie->owner_stage != NULL) {
+            tie->owner_stage = &engine->stages[tie->owner_stage - next->stages];
+        }
+        if (tie->user_stage != NULL) {
+            tie->user_stage = &engine->stages[tie->user_stage - next->stages];
+        }
     }
 }
 
 static void adopt(sl_mover_t *mover, sl_engine_t *next)
 {
-    give_blocks(mover, next);
+    exchange_blocks(mover, next, 0);
     change_places(mover->engine, next);
     point_ties(mover->engine, next);
 }
 
 /* It cannot be as it is to be: as it was, or as far back as there is room.
- * Without host memory for that, what is left keeps its place beside a stage
- * of another device, which a CPU reads all the same. */
+ * In one process, without host memory for that, what is left keeps its place
+ * beside a stage of another device, which a CPU reads all the same. */
 static void go_back(sl_mover_t *mover, sl_status_t why)
 {
     sl_engine_t *engine = mover->engine, *next = NULL;
+    const int is_cpu =
+        engine->params.devices->devices[0].kind == SL_DEVICE_KIND_CPU;
     char detail[SL_ERROR_DETAIL_BYTES];
 
     (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
     move_back(mover);
-    if (mover->n_crossings > 0 && build_bare(engine, mover->now, &next) >= 0) {
+    if (mover->n_crossings > 0 && !mover->is_broken &&
+        build_bare(mover, mover->now, &next) >= 0) {
         adopt(mover, next);
         sl_engine_destroy(next);
     } else {
-        give_blocks(mover, engine);
-        engine->is_failed =
-            engine->is_failed ||
-            (mover->n_crossings > 0 &&
-             engine->params.devices->devices[0].kind != SL_DEVICE_KIND_CPU);
+        exchange_blocks(mover, engine, 0);
+        drop_blocks(mover);
+        engine->is_failed |=
+            mover->n_crossings > 0 &&
+            (!is_cpu || engine->params.world != NULL || mover->is_broken);
     }
-    engine->is_failed = engine->is_failed || why == SL_ERR_DEVICE;
+    engine->is_failed |= why == SL_ERR_DEVICE || mover->is_broken;
     sl_last_error_set(detail);
 }
+
+/* ---- all of it ---- */
 
 static sl_status_t check(const sl_engine_t *engine, const int *cuts)
 {
@@ -501,6 +652,11 @@ static sl_status_t check(const sl_engine_t *engine, const int *cuts)
                 "engine: a device failed in an earlier step, or the update "
                 "was cut short; create a new engine");
     }
+    if (engine->n_replicas > 1) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "engine: moving layers of %d replicas is not supported",
+                engine->n_replicas);
+    }
     for (d = 1; d < devices->n_devices; d++) {
         if (devices->devices[d].kind != devices->devices[0].kind) {
             SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
@@ -510,6 +666,33 @@ static sl_status_t check(const sl_engine_t *engine, const int *cuts)
     status = sl_part_check_cuts(engine->params.model->n_layers,
                                 engine->n_stages, cuts);
 out:
+    return status;
+}
+
+/* All ranks ask for the same. */
+static sl_status_t compare_cuts(sl_engine_t *engine, const int *cuts)
+{
+    const size_t bytes = ((size_t)engine->n_stages + 1) * sizeof(int);
+    sl_status_t status = SL_OK;
+    int *first = NULL;
+
+    if (engine->params.world == NULL) {
+        return SL_OK;
+    }
+    first = malloc(bytes);
+    if (first == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %d cuts", engine->n_stages);
+    }
+    memcpy(first, cuts, bytes);
+    SL_TRY(status, sl_engine_broadcast(engine, 0, first, bytes), out);
+    if (memcmp(first, cuts, bytes) != 0) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "engine: rank %d asks for other cuts than rank 0",
+                engine->grid->rank);
+    }
+out:
+    free(first);
     return status;
 }
 
@@ -526,27 +709,65 @@ static int count_moved(const sl_engine_t *engine, const int *cuts)
     return n;
 }
 
+/* The edges between ranks: with one tag for the old and the new, the old ones
+ * close first. */
+static sl_status_t move_state(sl_mover_t *mover, sl_engine_t *next,
+                              const int *cuts)
+{
+    sl_engine_t *engine = mover->engine;
+    sl_status_t status, opened;
+
+    sl_edges_close(engine);
+    exchange_blocks(mover, engine, 1);
+    status = move_all(mover, cuts);
+    if (status < 0) {
+        go_back(mover, status);
+    } else {
+        adopt(mover, next);
+    }
+    if (engine->is_failed) {
+        return status;
+    }
+    opened = agree(mover, sl_edges_open(engine));
+    if (opened < 0) {
+        engine->is_failed = 1;
+        return opened;
+    }
+    return status;
+}
+
+static sl_status_t repartition(sl_mover_t *mover, const int *cuts)
+{
+    sl_engine_t *next = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, agree(mover, mover_init(mover, mover->engine)), out);
+    SL_TRY(status, build_bare(mover, cuts, &next), out);
+    status = move_state(mover, next, cuts);
+out:
+    sl_engine_destroy(next);
+    return status;
+}
+
 sl_status_t sl_engine_repartition(sl_engine_t *engine, const int *cuts,
                                   sl_repartition_report_t *report_p)
 {
     const uint64_t start_ns = sl_clock_ns();
     sl_repartition_report_t report = {0};
-    sl_engine_t *next = NULL;
-    sl_mover_t mover = {0};
+    sl_mover_t mover = {.engine = engine};
     sl_status_t status;
 
     SL_TRY(status, check(engine, cuts), out);
+    mover.codes =
+        calloc((size_t)sl_world_size(engine->params.world), sizeof(double));
+    if (mover.codes == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for the ranks");
+    }
+    SL_TRY(status, agree(&mover, compare_cuts(engine, cuts)), out);
     report.n_layers = count_moved(engine, cuts);
     if (report.n_layers > 0) {
-        SL_TRY(status, mover_init(&mover, engine), out);
-        SL_TRY(status, build_bare(engine, cuts, &next), out);
-        take_blocks(&mover, engine);
-        status = move_all(&mover, cuts);
-        if (status < 0) {
-            go_back(&mover, status);
-            goto out;
-        }
-        adopt(&mover, next);
+        SL_TRY(status, repartition(&mover, cuts), out);
     }
     report.moved_bytes = mover.moved_bytes;
     report.move_us = (double)(sl_clock_ns() - start_ns) * 1e-3;
@@ -554,7 +775,9 @@ sl_status_t sl_engine_repartition(sl_engine_t *engine, const int *cuts,
         *report_p = report;
     }
 out:
-    sl_engine_destroy(next);
     mover_cleanup(&mover);
+    if (status < 0 && (mover.is_broken || !mover.is_common)) {
+        status = sl_engine_together(engine, status); /* the others learn it */
+    }
     return status;
 }

@@ -104,20 +104,28 @@ out:
     return status;
 }
 
-static sl_channel_t *find_channel(const sl_engine_t *engine, int from, int to,
-                                  int layer, int is_backward)
+static sl_channel_t *find_channel(const sl_engine_t *engine,
+                                  sl_channel_kind_t kind, int from, int to,
+                                  int layer)
 {
     int c;
 
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_t *channel = &engine->channels[c];
 
-        if (channel->from_stage == from && channel->to_stage == to &&
-            channel->layer == layer && channel->is_backward == is_backward) {
+        if (channel->from_cell == from && channel->to_cell == to &&
+            channel->layer == layer && channel->kind == kind) {
             return channel;
         }
     }
     return NULL;
+}
+
+static int is_edge(const sl_stage_t *stage, const sl_channel_t *channel,
+                   int is_export)
+{
+    return channel->kind == SL_CHANNEL_FORWARD &&
+           (is_export ? channel->from_cell : channel->to_cell) == stage->cell;
 }
 
 static int count_edges(const sl_stage_t *stage, int is_export)
@@ -126,11 +134,7 @@ static int count_edges(const sl_stage_t *stage, int is_export)
     int c, n = 0;
 
     for (c = 0; c < engine->n_channels; c++) {
-        const sl_channel_t *channel = &engine->channels[c];
-
-        n += !channel->is_backward &&
-             (is_export ? channel->from_stage : channel->to_stage) ==
-                 stage->index;
+        n += is_edge(stage, &engine->channels[c], is_export);
     }
     return n;
 }
@@ -150,16 +154,15 @@ static sl_status_t make_edges(const sl_stage_t *stage, int is_export, int n,
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_t *channel = &engine->channels[c];
 
-        if (channel->is_backward ||
-            (is_export ? channel->from_stage : channel->to_stage) !=
-                stage->index) {
+        if (!is_edge(stage, channel, is_export)) {
             continue;
         }
         edges[e].value = sl_stage_value(stage, channel->layer);
         edges[e].needs_gradient = engine->needs_gradient[channel->layer];
         edges[e].forward = channel;
-        edges[e].backward = find_channel(
-            engine, channel->to_stage, channel->from_stage, channel->layer, 1);
+        edges[e].backward =
+            find_channel(engine, SL_CHANNEL_BACKWARD, channel->to_cell,
+                         channel->from_cell, channel->layer);
         e++;
     }
     *edges_p = edges;
@@ -168,19 +171,58 @@ out:
     return status;
 }
 
-sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine, int index)
+/* The channels to and from the same stage of the other replicas. */
+static sl_status_t make_peers(sl_stage_t *stage)
 {
+    const sl_engine_t *engine = stage->engine;
+    const int own = stage->cell;
+    sl_status_t status = SL_OK;
+    int r;
+
+    if (engine->n_replicas == 1) {
+        return SL_OK;
+    }
+    stage->peers = calloc((size_t)engine->n_replicas, sizeof(*stage->peers));
+    if (stage->peers == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "stage %d: no host memory for %d replicas", stage->index,
+                engine->n_replicas);
+    }
+    for (r = 0; r < engine->n_replicas; r++) {
+        const int other = r * engine->n_stages + stage->index;
+        sl_peer_t *peer = &stage->peers[r];
+
+        peer->parts_to = find_channel(engine, SL_CHANNEL_PARTS, own, other, -1);
+        peer->parts_from =
+            find_channel(engine, SL_CHANNEL_PARTS, other, own, -1);
+        peer->results_to =
+            find_channel(engine, SL_CHANNEL_RESULTS, own, other, -1);
+        peer->results_from =
+            find_channel(engine, SL_CHANNEL_RESULTS, other, own, -1);
+        peer->statistics_to =
+            find_channel(engine, SL_CHANNEL_STATISTICS, own, other, -1);
+        peer->statistics_from =
+            find_channel(engine, SL_CHANNEL_STATISTICS, other, own, -1);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine, int cell)
+{
+    const int n_cells = engine->n_replicas * engine->n_stages;
     sl_status_t status;
 
     stage->engine = engine;
-    stage->index = index;
-    stage->begin = engine->params.cuts[index];
-    stage->end = engine->params.cuts[index + 1];
+    stage->cell = cell;
+    stage->replica = cell / engine->n_stages;
+    stage->index = cell % engine->n_stages;
+    stage->begin = engine->params.cuts[stage->index];
+    stage->end = engine->params.cuts[stage->index + 1];
     stage->n_layers = stage->end - stage->begin;
-    stage->device = &engine->params.devices
-                         ->devices[sl_engine_device_of(&engine->params, index)];
-    stage->is_first_on_device =
-        index == 0 || engine->stages[index - 1].device != stage->device;
+    stage->device =
+        &engine->params.devices
+             ->devices[sl_grid_slot(engine->grid, cell, n_cells)->device];
     SL_TRY(status, make_values(stage), out);
     SL_TRY(status, make_layers(stage), out);
     stage->n_exports = count_edges(stage, 1);
@@ -188,6 +230,7 @@ sl_status_t sl_stage_init(sl_stage_t *stage, sl_engine_t *engine, int index)
            out);
     SL_TRY(status, make_edges(stage, 0, stage->n_imports, &stage->imports),
            out);
+    SL_TRY(status, make_peers(stage), out);
     status = sl_stage_params_init(stage);
 out:
     return status;
@@ -265,6 +308,7 @@ void sl_stage_cleanup(sl_stage_t *stage)
     free(stage->loans);
     free(stage->imports);
     free(stage->exports);
+    free(stage->peers);
     free(stage->layers);
     free(stage->value_layer);
     free(stage->needs_gradient);

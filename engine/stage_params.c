@@ -2,7 +2,7 @@
 /* A stage's parameters: device memory, initial values. */
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
 
 static sl_status_t alloc_zeroed(sl_stage_t *stage, size_t bytes,
                                 const void *zeros, sl_mem_block_t **block_p)
@@ -28,9 +28,10 @@ static sl_status_t alloc_state(sl_stage_t *stage, sl_stage_param_t *param,
     sl_status_t status = SL_OK;
     int i;
 
-    SL_TRY(status, alloc_zeroed(stage, bytes, zeros, &param->grad), out);
+    SL_TRY(status, alloc_zeroed(stage, bytes, zeros, &param->grad.block), out);
     for (i = 0; i < n_moments; i++) {
-        SL_TRY(status, alloc_zeroed(stage, bytes, zeros, &param->moments[i]),
+        SL_TRY(status,
+               alloc_zeroed(stage, bytes, zeros, &param->moments[i].block),
                out);
     }
 out:
@@ -55,8 +56,8 @@ static sl_status_t init_value(sl_stage_t *stage, sl_stage_param_t *param,
            sl_layer_param_pack(layer, stage->device->kind, param->param, plain,
                                storage),
            out);
-    status = sl_device_copy_wait(stage->device, param->value->ptr, storage,
-                                 param->desc->storage_bytes);
+    status = sl_device_copy_wait(stage->device, sl_storage_ptr(&param->value),
+                                 storage, param->desc->storage_bytes);
 out:
     return status;
 }
@@ -66,10 +67,13 @@ static sl_status_t param_alloc(sl_stage_t *stage, sl_stage_param_t *param,
 {
     sl_status_t status;
 
-    SL_TRY(
-        status,
-        alloc_zeroed(stage, param->desc->storage_bytes, zeros, &param->value),
-        out);
+    if (param->is_shared) {
+        return SL_OK;
+    }
+    SL_TRY(status,
+           alloc_zeroed(stage, param->desc->storage_bytes, zeros,
+                        &param->value.block),
+           out);
     if (param->desc->kind == SL_PARAM_TRAINED) {
         status = alloc_state(stage, param, zeros);
     }
@@ -103,9 +107,10 @@ out:
     return status;
 }
 
-sl_status_t sl_stage_params_init(sl_stage_t *stage)
+/* The list of parameters, without memory. */
+static sl_status_t list_params(sl_stage_t *stage)
 {
-    sl_status_t status = SL_OK;
+    sl_status_t status;
     int l, p, n = 0;
 
     for (l = 0; l < stage->n_layers; l++) {
@@ -126,15 +131,29 @@ sl_status_t sl_stage_params_init(sl_stage_t *stage)
             param->layer = stage->begin + l;
             param->param = p;
             param->desc = &stage->layers[l].layer->params[p];
-            if (stage->engine->is_bare) {
-                continue;
-            }
-            SL_TRY(status,
-                   sl_device_is_dry(stage->device)
-                       ? param_alloc(stage, param, NULL)
-                       : param_init(stage, param),
-                   out);
         }
+    }
+    return SL_OK;
+out:
+    return status;
+}
+
+sl_status_t sl_stage_params_init(sl_stage_t *stage)
+{
+    sl_status_t status;
+    int p;
+
+    SL_TRY(status, list_params(stage), out);
+    if (stage->engine->is_bare) {
+        return SL_OK;
+    }
+    SL_TRY(status, sl_buckets_init(stage), out);
+    for (p = 0; p < stage->n_params; p++) {
+        SL_TRY(status,
+               sl_device_is_dry(stage->device)
+                   ? param_alloc(stage, &stage->params[p], NULL)
+                   : param_init(stage, &stage->params[p]),
+               out);
     }
 out:
     return status;
@@ -145,11 +164,14 @@ void sl_stage_params_cleanup(sl_stage_t *stage)
     int p;
 
     for (p = 0; p < stage->n_params; p++) {
-        sl_mem_release(stage->params[p].value);
-        sl_mem_release(stage->params[p].grad);
-        sl_mem_release(stage->params[p].moments[0]);
-        sl_mem_release(stage->params[p].moments[1]);
+        if (!stage->params[p].is_shared) {
+            sl_mem_release(stage->params[p].value.block);
+            sl_mem_release(stage->params[p].grad.block);
+            sl_mem_release(stage->params[p].moments[0].block);
+            sl_mem_release(stage->params[p].moments[1].block);
+        }
     }
+    sl_buckets_cleanup(stage);
     free(stage->params);
     stage->params = NULL;
     stage->n_params = 0;

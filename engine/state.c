@@ -1,95 +1,355 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's state from outside: parameters in and out, their hash. Only
- * between steps. */
-#include <stdio.h>
+/* The engine's state from outside: parameters and moments in and out, hashes.
+ * Only between steps. With many ranks every rank makes the same call: what is
+ * read goes to the rank of the stage (of replica 0), and from there to all. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
+#include "engine/parallel/together.h"
 
-sl_stage_param_t *sl_engine_find_param(const sl_engine_t *engine, int layer,
-                                       int param, sl_stage_t **stage_p)
+typedef enum sl_state_kind {
+    STATE_VALUE,
+    STATE_GRADIENT,
+    STATE_MOMENT
+} sl_state_kind_t;
+
+/* What is read or written. */
+typedef struct sl_state_item {
+    int layer, param;
+    const sl_param_t *desc;
+    sl_state_kind_t kind;
+    int moment;
+} sl_state_item_t;
+
+static sl_status_t find_item(const sl_engine_t *engine, int layer, int param,
+                             sl_state_kind_t kind, int moment,
+                             sl_state_item_t *item)
 {
     const sl_model_t *model = engine->params.model;
-    sl_stage_t *stage;
+    const int n_moments = sl_optimizer_n_moments(&engine->params.optimizer);
+    sl_status_t status = SL_OK;
 
     if (layer < 0 || layer >= model->n_layers || param < 0 ||
         param >= model->layers[layer]->n_params) {
-        return NULL;
-    }
-    stage = &engine->stages[engine->layer_stage[layer]];
-    *stage_p = stage;
-    return &stage->params[stage->layers[layer - stage->begin].first_param +
-                          param];
-}
-
-static sl_status_t find(const sl_engine_t *engine, int layer, int param,
-                        sl_stage_t **stage_p, sl_stage_param_t **param_p)
-{
-    sl_status_t status = SL_OK;
-
-    *param_p = sl_engine_find_param(engine, layer, param, stage_p);
-    if (*param_p == NULL) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
-                "model %s has no parameter %d of layer %d",
-                engine->params.model->name, param, layer);
+                "model %s has no parameter %d of layer %d", model->name, param,
+                layer);
+    }
+    item->layer = layer;
+    item->param = param;
+    item->desc = &model->layers[layer]->params[param];
+    item->kind = kind;
+    item->moment = moment;
+    if (kind != STATE_VALUE && item->desc->kind != SL_PARAM_TRAINED) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out, "layer %s: %s has no gradient",
+                model->layers[layer]->name, item->desc->name);
+    }
+    if (kind == STATE_MOMENT &&
+        (moment < 0 || moment >= n_moments || item->desc->tied_layer >= 0)) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "layer %s: %s has no moment %d", model->layers[layer]->name,
+                item->desc->name, moment);
     }
 out:
     return status;
 }
 
-/* A block of a parameter's storage to plain values. */
-static sl_status_t read_block(const sl_stage_t *stage,
-                              const sl_stage_param_t *param,
-                              const sl_mem_block_t *block, float *plain)
+static sl_status_t storage_alloc(const sl_engine_t *engine,
+                                 const sl_state_item_t *item, char **storage_p)
 {
-    const sl_layer_t *layer = stage->engine->params.model->layers[param->layer];
-    void *storage = malloc(param->desc->storage_bytes + 1);
     sl_status_t status;
 
-    if (storage == NULL) {
+    *storage_p = calloc(1, item->desc->storage_bytes + 1);
+    if (*storage_p == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "layer %s: no host memory for the %zu bytes of %s", layer->name,
-                param->desc->storage_bytes, param->desc->name);
+                "layer %s: no host memory for the %zu bytes of %s",
+                engine->params.model->layers[item->layer]->name,
+                item->desc->storage_bytes, item->desc->name);
     }
-    SL_TRY(status,
-           sl_device_copy_wait(stage->device, storage, block->ptr,
-                               param->desc->storage_bytes),
-           out);
-    status = sl_layer_param_unpack(layer, stage->device->kind, param->param,
-                                   storage, plain);
+    return SL_OK;
+out:
+    return status;
+}
+
+/* Whether each replica has a part of it only. */
+static int is_shared_out(const sl_engine_t *engine, const sl_state_item_t *item)
+{
+    return engine->n_replicas > 1 && engine->params.zero1 &&
+           item->kind != STATE_VALUE && item->desc->tied_layer < 0;
+}
+
+/* The bytes [*begin_p, *end_p) of an item's storage that a replica has; the
+ * layout is that of any of them. */
+static void part_of(const sl_engine_t *engine, const sl_state_item_t *item,
+                    int replica, size_t *begin_p, size_t *end_p)
+{
+    sl_stage_param_t *param = NULL;
+    sl_stage_t *stage;
+    int r;
+
+    *begin_p = 0;
+    *end_p = item->desc->storage_bytes;
+    if (!is_shared_out(engine, item)) {
+        return;
+    }
+    for (r = 0; param == NULL && r < engine->n_replicas; r++) {
+        param =
+            sl_engine_find_param(engine, r, item->layer, item->param, &stage);
+    }
+    if (param != NULL) {
+        *end_p = sizeof(float) * sl_param_chunk(stage, param, replica, begin_p);
+        *begin_p *= sizeof(float);
+    }
+}
+
+/* Where a part of an item lies on a stage. */
+static char *item_ptr(const sl_stage_t *stage, const sl_stage_param_t *param,
+                      const sl_state_item_t *item, size_t begin)
+{
+    const sl_storage_t storage =
+        item->kind == STATE_VALUE ? param->value
+        : item->kind == STATE_GRADIENT
+            ? param->grad
+            : sl_param_moment(stage, param, item->moment,
+                              begin / sizeof(float));
+    char *ptr = sl_storage_ptr(&storage);
+
+    return item->kind == STATE_MOMENT ? ptr : ptr + begin;
+}
+
+/* A replica's part of an item into `storage` on rank `root`; other ranks may
+ * have no storage. */
+static sl_status_t read_part(const sl_engine_t *engine,
+                             const sl_state_item_t *item, int replica, int root,
+                             char *storage)
+{
+    const int from =
+        sl_engine_rank_of(engine, replica, engine->layer_stage[item->layer]);
+    sl_stage_param_t *param;
+    sl_stage_t *stage;
+    sl_status_t status = SL_OK;
+    size_t begin, end;
+
+    if (storage == NULL) {
+        return SL_OK;
+    }
+    part_of(engine, item, replica, &begin, &end);
+    param =
+        sl_engine_find_param(engine, replica, item->layer, item->param, &stage);
+    if (begin >= end) {
+        return SL_OK;
+    }
+    if (param != NULL) {
+        SL_TRY(status,
+               sl_device_copy_wait(stage->device, storage + begin,
+                                   item_ptr(stage, param, item, begin),
+                                   end - begin),
+               out);
+    }
+    status = sl_engine_move(engine, from, root, storage + begin, end - begin);
+out:
+    return status;
+}
+
+/* An item's storage on the rank of the replica's stage; *storage_p is owned,
+ * NULL on ranks that do not take part. */
+static sl_status_t read_item(const sl_engine_t *engine,
+                             const sl_state_item_t *item, int replica,
+                             char **storage_p)
+{
+    const int stage = engine->layer_stage[item->layer];
+    const int root = sl_engine_rank_of(engine, replica, stage);
+    const int is_shared = is_shared_out(engine, item);
+    sl_status_t status = SL_OK;
+    int r, is_here = 0;
+
+    *storage_p = NULL;
+    for (r = 0; r < engine->n_replicas; r++) {
+        is_here = is_here || ((is_shared || r == replica) &&
+                              sl_engine_find_stage(engine, r, stage) != NULL);
+    }
+    if (is_here) {
+        SL_TRY(status, storage_alloc(engine, item, storage_p), out);
+    }
+    for (r = is_shared ? 0 : replica;
+         r < (is_shared ? engine->n_replicas : replica + 1); r++) {
+        SL_TRY(status, read_part(engine, item, r, root, *storage_p), out);
+    }
+out:
+    return status;
+}
+
+static sl_device_kind_t kind_of(const sl_engine_t *engine)
+{
+    return engine->params.devices->devices[0].kind;
+}
+
+/* An item's plain values on its rank. @return whether this is it */
+static sl_status_t read_plain(const sl_engine_t *engine,
+                              const sl_state_item_t *item, float *plain,
+                              int *is_here_p)
+{
+    const sl_layer_t *layer = engine->params.model->layers[item->layer];
+    char *storage = NULL;
+    sl_status_t status;
+
+    *is_here_p =
+        sl_engine_rank_of(engine, 0, engine->layer_stage[item->layer]) ==
+        engine->grid->rank;
+    SL_TRY(status, read_item(engine, item, 0, &storage), out);
+    if (*is_here_p) {
+        status = sl_layer_param_unpack(layer, kind_of(engine), item->param,
+                                       storage, plain);
+    }
 out:
     free(storage);
+    return status;
+}
+
+/* ... and on all. */
+static sl_status_t get(sl_engine_t *engine, const sl_state_item_t *item,
+                       float *plain)
+{
+    const int root =
+        sl_engine_rank_of(engine, 0, engine->layer_stage[item->layer]);
+    const size_t n = (size_t)sl_tensor_elements(&item->desc->desc);
+    sl_status_t status;
+    int is_here;
+
+    SL_TRY(status, read_plain(engine, item, plain, &is_here), out);
+    status = sl_engine_broadcast(engine, root, plain, n * sizeof(*plain));
+out:
+    return status;
+}
+
+sl_status_t sl_state_get(sl_engine_t *engine, int layer, int param,
+                         float *plain)
+{
+    sl_state_item_t item;
+    sl_status_t status;
+
+    SL_TRY(status, find_item(engine, layer, param, STATE_VALUE, 0, &item), out);
+    status = get(engine, &item, plain);
+out:
     return status;
 }
 
 sl_status_t sl_engine_param_get(sl_engine_t *engine, int layer, int param,
                                 float *plain)
 {
-    sl_stage_t *stage = NULL;
-    sl_stage_param_t *found;
-    sl_status_t status;
-
-    SL_TRY(status, find(engine, layer, param, &stage, &found), out);
-    status = read_block(stage, found, found->value, plain);
-out:
-    return status;
+    return sl_engine_together(engine,
+                              sl_state_get(engine, layer, param, plain));
 }
 
 sl_status_t sl_engine_gradient_get(sl_engine_t *engine, int layer, int param,
                                    float *plain)
 {
-    sl_stage_t *stage = NULL;
-    sl_stage_param_t *found;
+    sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find(engine, layer, param, &stage, &found), out);
-    if (found->grad == NULL) {
-        SL_FAIL(status, SL_ERR_INVALID_ARG, out, "layer %s: %s has no gradient",
-                engine->params.model->layers[layer]->name, found->desc->name);
+    SL_TRY(status, find_item(engine, layer, param, STATE_GRADIENT, 0, &item),
+           out);
+    status = get(engine, &item, plain);
+out:
+    return sl_engine_together(engine, status);
+}
+
+sl_status_t sl_engine_moment_get(sl_engine_t *engine, int layer, int param,
+                                 int moment, float *plain)
+{
+    sl_state_item_t item;
+    sl_status_t status;
+
+    SL_TRY(status, find_item(engine, layer, param, STATE_MOMENT, moment, &item),
+           out);
+    status = get(engine, &item, plain);
+out:
+    return sl_engine_together(engine, status);
+}
+
+/* ---- writing: every rank writes what it has ---- */
+
+static sl_status_t write_part(const sl_engine_t *engine,
+                              const sl_state_item_t *item, int replica,
+                              const char *storage)
+{
+    sl_stage_t *stage;
+    sl_stage_param_t *param =
+        sl_engine_find_param(engine, replica, item->layer, item->param, &stage);
+    size_t begin, end;
+
+    if (param == NULL) {
+        return SL_OK;
     }
-    status = read_block(stage, found, found->grad, plain);
+    part_of(engine, item, replica, &begin, &end);
+    return begin >= end
+               ? SL_OK
+               : sl_device_copy_wait(stage->device,
+                                     item_ptr(stage, param, item, begin),
+                                     storage + begin, end - begin);
+}
+
+static sl_status_t set(sl_engine_t *engine, const sl_state_item_t *item,
+                       const float *plain)
+{
+    char *storage = NULL;
+    sl_status_t status;
+    int r;
+
+    SL_TRY(status, storage_alloc(engine, item, &storage), out);
+    SL_TRY(status,
+           sl_layer_param_pack(engine->params.model->layers[item->layer],
+                               kind_of(engine), item->param, plain, storage),
+           out);
+    for (r = 0; r < engine->n_replicas; r++) {
+        SL_TRY(status, write_part(engine, item, r, storage), out);
+    }
+out:
+    free(storage);
+    return status;
+}
+
+/* A parameter's value and that of its tied users. */
+static sl_status_t set_value(sl_engine_t *engine, const sl_state_item_t *owner,
+                             const float *plain)
+{
+    const sl_model_t *model = engine->params.model;
+    sl_state_item_t user = *owner;
+    sl_status_t status;
+    int l, p;
+
+    SL_TRY(status, set(engine, owner, plain), out);
+    for (l = 0; l < model->n_layers; l++) {
+        for (p = 0; p < model->layers[l]->n_params; p++) {
+            user.layer = l;
+            user.param = p;
+            user.desc = &model->layers[l]->params[p];
+            if (user.desc->tied_layer == owner->layer &&
+                user.desc->tied_param == owner->param) {
+                SL_TRY(status, set(engine, &user, plain), out);
+            }
+        }
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
+                         const float *plain)
+{
+    sl_state_item_t item;
+    sl_status_t status;
+
+    SL_TRY(status, find_item(engine, layer, param, STATE_VALUE, 0, &item), out);
+    if (item.desc->tied_layer >= 0) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "layer %s: %s is tied; set layer %s",
+                engine->params.model->layers[layer]->name, item.desc->name,
+                engine->params.model->layers[item.desc->tied_layer]->name);
+    }
+    status = set_value(engine, &item, plain);
 out:
     return status;
 }
@@ -97,59 +357,54 @@ out:
 sl_status_t sl_engine_param_set(sl_engine_t *engine, int layer, int param,
                                 const float *plain)
 {
-    sl_stage_t *stage = NULL;
-    sl_stage_param_t *found;
-    void *storage = NULL;
-    sl_status_t status;
-    int k;
-
-    SL_TRY(status, find(engine, layer, param, &stage, &found), out);
-    if (found->desc->tied_layer >= 0) {
-        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
-                "layer %s: %s is tied; set layer %s",
-                engine->params.model->layers[layer]->name, found->desc->name,
-                engine->params.model->layers[found->desc->tied_layer]->name);
-    }
-    storage = calloc(1, found->desc->storage_bytes + 1);
-    if (storage == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "layer %s: no host memory for the %zu bytes of %s",
-                engine->params.model->layers[layer]->name,
-                found->desc->storage_bytes, found->desc->name);
-    }
-    SL_TRY(status,
-           sl_layer_param_pack(engine->params.model->layers[layer],
-                               stage->device->kind, param, plain, storage),
-           out);
-    SL_TRY(status,
-           sl_device_copy_wait(stage->device, found->value->ptr, storage,
-                               found->desc->storage_bytes),
-           out);
-    for (k = 0; k < engine->n_stages; k++) {
-        SL_TRY(status, sl_stage_copy_ties(&engine->stages[k]), out);
-    }
-out:
-    free(storage);
-    return status;
+    return sl_engine_together(engine,
+                              sl_state_set(engine, layer, param, plain));
 }
 
-static sl_status_t hash_param(const sl_stage_t *stage,
-                              const sl_stage_param_t *param, uint64_t *hash_p)
+sl_status_t sl_engine_moment_set(sl_engine_t *engine, int layer, int param,
+                                 int moment, const float *plain)
 {
-    const size_t n = (size_t)sl_tensor_elements(&param->desc->desc);
-    const sl_mem_block_t *blocks[] = {param->value, param->moments[0],
-                                      param->moments[1]};
+    sl_state_item_t item;
+    sl_status_t status;
+
+    SL_TRY(status, find_item(engine, layer, param, STATE_MOMENT, moment, &item),
+           out);
+    status = set(engine, &item, plain);
+out:
+    return sl_engine_together(engine, status);
+}
+
+/* ---- hashes ---- */
+
+/* Value, then moments, of a parameter into the hash on its rank. */
+static sl_status_t hash_param(const sl_engine_t *engine, int layer, int param,
+                              uint64_t *hash_p)
+{
+    const sl_param_t *desc =
+        &engine->params.model->layers[layer]->params[param];
+    const size_t n = (size_t)sl_tensor_elements(&desc->desc);
+    const int n_moments =
+        desc->kind == SL_PARAM_TRAINED
+            ? sl_optimizer_n_moments(&engine->params.optimizer)
+            : 0;
     float *plain = malloc(n * sizeof(*plain) + 1);
     sl_status_t status = SL_OK;
-    size_t i;
+    int i, is_here = 0;
 
     if (plain == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "no host memory to hash %zu values", n);
     }
-    for (i = 0; i < 3; i++) {
-        if (blocks[i] != NULL) {
-            SL_TRY(status, read_block(stage, param, blocks[i], plain), out);
+    for (i = -1; i < n_moments; i++) {
+        const sl_state_item_t item = {.layer = layer,
+                                      .param = param,
+                                      .desc = desc,
+                                      .kind =
+                                          i < 0 ? STATE_VALUE : STATE_MOMENT,
+                                      .moment = i};
+
+        SL_TRY(status, read_plain(engine, &item, plain, &is_here), out);
+        if (is_here) {
             *hash_p = sl_hash(plain, n * sizeof(*plain), *hash_p);
         }
     }
@@ -158,23 +413,139 @@ out:
     return status;
 }
 
+static sl_status_t hash_layer(const sl_engine_t *engine, int layer,
+                              uint64_t *hash_p)
+{
+    const sl_layer_t *own = engine->params.model->layers[layer];
+    sl_status_t status = SL_OK;
+    int p;
+
+    for (p = 0; p < own->n_params; p++) {
+        if (sl_param_is_state(&own->params[p])) {
+            SL_TRY(status, hash_param(engine, layer, p, hash_p), out);
+        }
+    }
+out:
+    return status;
+}
+
+/* The hash goes from the rank of one stage to that of the next. */
+static sl_status_t hash_state(const sl_engine_t *engine, uint64_t *hash_p)
+{
+    sl_status_t status = SL_OK;
+    int k, l;
+
+    for (k = 0; k < engine->n_stages; k++) {
+        for (l = engine->params.cuts[k]; l < engine->params.cuts[k + 1]; l++) {
+            SL_TRY(status, hash_layer(engine, l, hash_p), out);
+        }
+        SL_TRY(status,
+               sl_engine_broadcast(engine, sl_engine_rank_of(engine, 0, k),
+                                   hash_p, sizeof(*hash_p)),
+               out);
+    }
+out:
+    return status;
+}
+
 sl_status_t sl_engine_state_hash(sl_engine_t *engine, uint64_t *hash_p)
 {
     uint64_t hash = 0;
+    sl_status_t status = sl_engine_together(engine, hash_state(engine, &hash));
+
+    if (status >= 0) {
+        *hash_p = hash;
+    }
+    return status;
+}
+
+/* All values of a stage as they are stored. */
+static sl_status_t hash_stage(const sl_engine_t *engine, int replica, int k,
+                              uint64_t *hash_p)
+{
+    const sl_stage_t *stage = sl_engine_find_stage(engine, replica, k);
     sl_status_t status = SL_OK;
-    int k, p;
+    int p;
+
+    for (p = 0; stage != NULL && p < stage->n_params; p++) {
+        const sl_stage_param_t *param = &stage->params[p];
+        const sl_state_item_t item = {
+            .layer = param->layer, .param = param->param, .desc = param->desc};
+        char *storage = NULL;
+
+        if (param->desc->kind == SL_PARAM_ACCUMULATOR) {
+            continue;
+        }
+        SL_TRY(status, storage_alloc(engine, &item, &storage), out);
+        status = sl_device_copy_wait(stage->device, storage,
+                                     sl_storage_ptr(&param->value),
+                                     param->desc->storage_bytes);
+        *hash_p = sl_hash(storage, param->desc->storage_bytes, *hash_p);
+        free(storage);
+        SL_TRY(status, status, out);
+    }
+out:
+    return status;
+}
+
+static sl_status_t hash_replica(const sl_engine_t *engine, int replica,
+                                uint64_t *hash_p)
+{
+    sl_status_t status = SL_OK;
+    int k;
 
     for (k = 0; k < engine->n_stages; k++) {
-        const sl_stage_t *stage = &engine->stages[k];
+        SL_TRY(status, hash_stage(engine, replica, k, hash_p), out);
+        SL_TRY(status,
+               sl_engine_broadcast(engine,
+                                   sl_engine_rank_of(engine, replica, k),
+                                   hash_p, sizeof(*hash_p)),
+               out);
+    }
+out:
+    return status;
+}
 
-        for (p = 0; p < stage->n_params; p++) {
-            if (sl_param_is_state(stage->params[p].desc)) {
-                SL_TRY(status, hash_param(stage, &stage->params[p], &hash),
-                       out);
-            }
+sl_status_t sl_engine_replica_hash(sl_engine_t *engine, int replica,
+                                   uint64_t *hash_p)
+{
+    uint64_t hash = 0;
+    sl_status_t status;
+
+    if (replica < 0 || replica >= engine->n_replicas) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out, "there is no replica %d of %d",
+                replica, engine->n_replicas);
+    }
+    status = sl_engine_together(engine, hash_replica(engine, replica, &hash));
+    if (status >= 0) {
+        *hash_p = hash;
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_engine_check_replicas(sl_engine_t *engine)
+{
+    const int every = engine->params.check_replicas;
+    uint64_t first = 0, hash;
+    sl_status_t status = SL_OK;
+    int r;
+
+    if (every == 0 || engine->n_replicas == 1 ||
+        engine->n_steps % (uint32_t)every != 0) {
+        return SL_OK;
+    }
+    for (r = 0; r < engine->n_replicas; r++) {
+        SL_TRY(status, sl_engine_replica_hash(engine, r, &hash), out);
+        first = r == 0 ? hash : first;
+        if (hash != first) {
+            SL_FAIL(status, SL_ERR_CORRUPT, out,
+                    "after %u steps replica %d is not what replica 0 is: a "
+                    "device or a link has changed bits; go on from a "
+                    "checkpoint",
+                    engine->n_steps, r);
         }
     }
-    *hash_p = hash;
 out:
     return status;
 }

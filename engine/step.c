@@ -3,9 +3,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
+#include "engine/parallel/together.h"
+#include "engine/world.h"
 
 static int64_t count_valid(const sl_engine_t *engine, const sl_batch_t *batch)
 {
@@ -44,8 +47,9 @@ out:
 /* Room for the longest timeline there can be. */
 static sl_status_t events_reserve(sl_engine_t *engine)
 {
-    const size_t n = (size_t)engine->n_stages *
-                     ((size_t)engine->n_micro * SL_INSTRUCTION_UPDATE + 1);
+    const size_t n_micro = (size_t)engine->params.n_micro_batches;
+    const size_t n =
+        (size_t)engine->n_cells * (n_micro * SL_INSTRUCTION_UPDATE + 1);
     sl_trace_event_t *events;
     sl_status_t status = SL_OK;
 
@@ -63,19 +67,71 @@ out:
     return status;
 }
 
+/* The first of replica r's micro-batches; all of them when r is one past the
+ * last. */
+static int first_micro(const sl_engine_t *engine, int r)
+{
+    const int first = r * engine->params.n_micro_batches;
+
+    return first < engine->n_micro ? first : engine->n_micro;
+}
+
+/* How many messages a channel carries in this job. */
+static int n_messages(const sl_engine_t *engine, const sl_channel_t *channel)
+{
+    const int r = channel->from_cell / engine->n_stages;
+    const sl_stage_t *stage;
+
+    switch (channel->kind) {
+    case SL_CHANNEL_FORWARD:
+    case SL_CHANNEL_BACKWARD:
+        return first_micro(engine, r + 1) - first_micro(engine, r);
+    case SL_CHANNEL_PARTS:
+    case SL_CHANNEL_RESULTS:
+        stage = sl_engine_find_stage(engine, r, channel->from_stage);
+        if (stage == NULL) {
+            stage = sl_engine_find_stage(
+                engine, channel->to_cell / engine->n_stages, channel->to_stage);
+        }
+        return stage->n_buckets;
+    case SL_CHANNEL_STATISTICS:
+    case SL_CHANNEL_TIE_GRADIENT:
+    case SL_CHANNEL_TIE_VALUE:
+        break;
+    }
+    return 1;
+}
+
 sl_status_t sl_engine_prepare(sl_engine_t *engine, const sl_batch_t *batch)
 {
+    const int n_most = engine->n_replicas * engine->params.n_micro_batches;
     sl_status_t status;
-    int c;
+    int c, k;
 
-    (void)sl_split_rows(batch->rows, engine->params.n_micro_batches, 0,
-                        &engine->n_micro);
+    (void)sl_split_rows(batch->rows, n_most, 0, &engine->n_micro);
     SL_TRY(status, losses_reserve(engine), out);
     SL_TRY(status, events_reserve(engine), out);
+    SL_TRY(status, sl_agreement_reserve(engine), out);
+    for (k = 0; k < engine->n_cells; k++) {
+        sl_stage_t *stage = &engine->stages[k];
+
+        stage->first_micro = first_micro(engine, stage->replica);
+        stage->n_micro =
+            first_micro(engine, stage->replica + 1) - stage->first_micro;
+    }
     for (c = 0; c < engine->n_channels; c++) {
-        SL_TRY(status, sl_channel_reset(&engine->channels[c], engine->n_micro),
+        SL_TRY(status,
+               sl_channel_reset(&engine->channels[c],
+                                n_messages(engine, &engine->channels[c])),
                out);
     }
+    /* what other ranks write stays 0 here */
+    memset(engine->losses, 0, (size_t)engine->n_micro * sizeof(double[4]));
+    memset(engine->norms, 0,
+           (size_t)engine->n_norms * (size_t)engine->n_replicas *
+               sizeof(double));
+    engine->is_skipped = 0;
+    engine->flags = 0;
     atomic_store(&engine->is_committed, 0);
     engine->batch = batch;
 out:
@@ -96,6 +152,13 @@ static sl_status_t prepare(sl_engine_t *engine, const sl_batch_t *batch,
     if (batch == NULL || batch->rows < 1 || batch->data == NULL ||
         batch->target == NULL) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "engine: the batch is empty");
+    }
+    if (engine->params.world != NULL &&
+        batch->rows > engine->params.batch_rows) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "engine: a batch of %lld rows; what goes between ranks has "
+                "room for %lld",
+                (long long)batch->rows, (long long)engine->params.batch_rows);
     }
     /* a failed job had no boundary: limits asked for since then enter now */
     for (d = 0; engine->was_failed && d < engine->params.devices->n_devices;
@@ -126,14 +189,20 @@ static void recover(sl_engine_t *engine, sl_status_t why)
         (void)!sl_op_manager_drain(ops);
         sl_op_manager_recover(ops);
     }
-    for (k = 0; k < engine->n_stages; k++) {
+    /* what is under way is lent until this returns */
+    sl_engine_recover_world(engine);
+    for (k = 0; k < engine->n_cells; k++) {
         sl_stage_forget_job(&engine->stages[k]);
     }
     engine->barrier.n_waiting = 0;
     sl_abort_reset(&engine->abort);
+    sl_together_watch(engine->is_alone ? NULL : engine->params.world,
+                      &engine->abort);
     engine->was_failed = 1;
-    engine->is_failed =
-        why == SL_ERR_DEVICE || atomic_load(&engine->is_committed);
+    engine->is_failed = engine->is_alone || why == SL_ERR_DEVICE ||
+                        atomic_load(&engine->is_committed);
+    /* for the next step that succeeds */
+    atomic_fetch_or(&engine->signals, engine->flags);
     sl_last_error_set(detail);
 }
 
@@ -155,11 +224,15 @@ static sl_status_t run_job(sl_engine_t *engine, sl_job_kind_t job)
     sl_status_t status;
 
     engine->job = job;
-    sl_gate_open(&engine->gate, engine->n_stages);
+    sl_gate_open(&engine->gate, engine->n_cells);
     sl_gate_wait(&engine->gate);
     status = sl_abort_status(&engine->abort);
     if (status < 0) {
+        /* a device may have failed behind the executors' backs */
+        sl_world_abort(engine->params.world, status, sl_last_error());
         recover(engine, status);
+    } else {
+        sl_together_settle(engine->params.world);
     }
     if (status == SL_ERR_QUOTA) {
         status = sl_engine_refuse(&engine->params);
@@ -192,7 +265,7 @@ static void collect_trace(sl_engine_t *engine)
     int k;
 
     engine->n_events = 0;
-    for (k = 0; k < engine->n_stages; k++) {
+    for (k = 0; k < engine->n_cells; k++) {
         const sl_stage_t *stage = &engine->stages[k];
 
         for (i = 0; i < stage->train_list.n; i++) {
@@ -254,6 +327,9 @@ static void fill_report(sl_engine_t *engine, int64_t n_valid, uint64_t wall_ns,
     report->learning_rate =
         sl_optimizer_lr(&engine->params.optimizer, engine->n_steps);
     report->step_us = (double)wall_ns * 1e-3;
+    report->is_skipped = engine->is_skipped;
+    report->n_skipped = engine->n_skipped;
+    report->flags = engine->flags;
     cross_boundary(engine, wall_ns, report);
 }
 
@@ -263,21 +339,24 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     const uint64_t start_ns = sl_clock_ns();
     sl_step_report_t report;
     int64_t n_valid = 0;
-    sl_status_t status;
+    sl_status_t status = prepare(engine, batch, &n_valid);
     int d;
 
-    SL_TRY(status, prepare(engine, batch, &n_valid), out);
+    if (status < 0) {
+        return sl_engine_together(engine, status);
+    }
     for (d = 0; d < engine->params.devices->n_devices; d++) {
         engine->busy_before_ns[d] = busy_ns(engine, d);
     }
     SL_TRY(status, run_job(engine, SL_JOB_TRAIN), out);
+    engine->n_skipped += (uint64_t)engine->is_skipped;
     fill_report(engine, n_valid, sl_clock_ns() - start_ns, &report);
     if (engine->params.trace) {
         collect_trace(engine);
     }
     engine->n_steps++;
     *report_p = report;
-    return SL_OK;
+    status = sl_engine_check_replicas(engine);
 out:
     return status;
 }
@@ -286,9 +365,11 @@ sl_status_t sl_engine_evaluate(sl_engine_t *engine, const sl_batch_t *batch,
                                sl_eval_sums_t *sums)
 {
     int64_t n_valid = 0;
-    sl_status_t status;
+    sl_status_t status = prepare(engine, batch, &n_valid);
 
-    SL_TRY(status, prepare(engine, batch, &n_valid), out);
+    if (status < 0) {
+        return sl_engine_together(engine, status);
+    }
     SL_TRY(status, run_job(engine, SL_JOB_EVALUATE), out);
     add_losses(engine, sums);
 out:

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void sl_abort_init(sl_abort_t *abort)
 {
@@ -39,6 +40,27 @@ void sl_abort_raise(sl_abort_t *abort, sl_status_t status)
     }
     (void)pthread_cond_broadcast(&abort->changed);
     (void)pthread_mutex_unlock(&abort->lock);
+}
+
+int sl_abort_await(sl_abort_t *abort, int ms)
+{
+    struct timespec until;
+    int is_over = 0;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    (void)pthread_mutex_lock(&abort->lock);
+    while (!sl_abort_is_set(abort) && !is_over) {
+        is_over =
+            pthread_cond_timedwait(&abort->changed, &abort->lock, &until) != 0;
+    }
+    (void)pthread_mutex_unlock(&abort->lock);
+    return sl_abort_is_set(abort);
 }
 
 sl_status_t sl_abort_status(sl_abort_t *abort)

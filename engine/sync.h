@@ -35,6 +35,8 @@ static inline int sl_abort_is_set(const sl_abort_t *abort)
 {
     return atomic_load_explicit(&abort->is_set, memory_order_acquire);
 }
+/** Wait at most `ms` for a failure. @return whether there is one */
+int sl_abort_await(sl_abort_t *abort, int ms);
 /** The recorded failure (SL_OK when none), its detail as sl_last_error(). */
 sl_status_t sl_abort_status(sl_abort_t *abort);
 

@@ -5,6 +5,10 @@
 
 #include <stdlib.h>
 
+enum {
+    N_BUCKET_SLOTS = 2 /* one is added while the next arrives */
+};
+
 sl_status_t sl_topology_layers(sl_engine_t *engine)
 {
     const sl_model_t *model = engine->params.model;
@@ -57,97 +61,276 @@ static int is_read_by(const sl_engine_t *engine, int layer, int stage)
     return 0;
 }
 
-static void set_channel(sl_engine_t *engine, int from, int to, int layer,
-                        int is_backward)
-{
-    sl_channel_t *channel = &engine->channels[engine->n_channels++];
+/* ---- channels ---- */
 
-    channel->from_stage = from;
-    channel->to_stage = to;
-    channel->layer = layer;
-    channel->is_backward = is_backward;
-    channel->n_slots = (to > from ? to - from : from - to) + 1;
-    channel->abort = &engine->abort;
+int sl_engine_rank_of(const sl_engine_t *engine, int replica, int stage)
+{
+    return sl_grid_slot(engine->grid, replica * engine->n_stages + stage,
+                        engine->n_replicas * engine->n_stages)
+        ->rank;
 }
 
-/* One layer's output from reader to reader; counts only when there is no
- * room yet. */
-static int chain_channels(sl_engine_t *engine, int layer)
+/* Channels in an order that all ranks share; those that end on this one are
+ * counted, or made when there is room. */
+typedef struct sl_channel_list {
+    sl_engine_t *engine;
+    int n;
+    int *n_to, *n_from; /* owned: channels so far to and from each rank */
+} sl_channel_list_t;
+
+/* Neither side here: not ours. `layer` and `param` say whose. */
+static void add_channel(sl_channel_list_t *list, sl_channel_kind_t kind,
+                        int from_cell, int to_cell, int layer, int param)
 {
+    sl_engine_t *engine = list->engine;
+    const int k = engine->n_stages, own = engine->grid->rank;
+    const int from = sl_engine_rank_of(engine, from_cell / k, from_cell % k);
+    const int to = sl_engine_rank_of(engine, to_cell / k, to_cell % k);
+    const int span = to_cell % k - from_cell % k;
+    sl_channel_t *channel;
+
+    if (from != own && to != own) {
+        return;
+    }
+    list->n++;
+    if (engine->channels == NULL) {
+        return;
+    }
+    channel = &engine->channels[list->n - 1];
+    channel->kind = kind;
+    channel->from_cell = from_cell;
+    channel->to_cell = to_cell;
+    channel->from_stage = from_cell % k;
+    channel->to_stage = to_cell % k;
+    channel->layer = layer;
+    channel->param = param;
+    channel->n_slots = kind <= SL_CHANNEL_BACKWARD  ? abs(span) + 1
+                       : kind <= SL_CHANNEL_RESULTS ? N_BUCKET_SLOTS
+                                                    : 1;
+    channel->abort = &engine->abort;
+    channel->is_dry = engine->dry != NULL;
+    channel->peer = from == to ? -1 : (from == own ? to : from);
+    channel->is_sender = from == own;
+    if (from != to) {
+        channel->tag = from == own ? list->n_to[to]++ : list->n_from[from]++;
+    }
+}
+
+/* One layer's output from reader to reader of a replica. */
+static void add_chain(sl_channel_list_t *list, int replica, int layer)
+{
+    const sl_engine_t *engine = list->engine;
+    const int first = replica * engine->n_stages;
     int from = engine->layer_stage[layer];
-    int to, n = 0;
+    int to;
 
     for (to = from + 1; to < engine->n_stages; to++) {
         if (!is_read_by(engine, layer, to)) {
             continue;
         }
-        if (engine->channels != NULL) {
-            set_channel(engine, from, to, layer, 0);
-            if (engine->needs_gradient[layer]) {
-                set_channel(engine, to, from, layer, 1);
-            }
+        add_channel(list, SL_CHANNEL_FORWARD, first + from, first + to, layer,
+                    -1);
+        if (engine->needs_gradient[layer]) {
+            add_channel(list, SL_CHANNEL_BACKWARD, first + to, first + from,
+                        layer, -1);
         }
-        n += 1 + engine->needs_gradient[layer];
         from = to;
     }
-    return n;
+}
+
+/* A layer's tied parameters of a replica. */
+static void add_ties(sl_channel_list_t *list, int replica, int layer)
+{
+    const sl_engine_t *engine = list->engine;
+    const sl_layer_t *user = engine->params.model->layers[layer];
+    const int first = replica * engine->n_stages;
+    int p;
+
+    for (p = 0; p < user->n_params; p++) {
+        const sl_param_t *param = &user->params[p];
+
+        if (param->kind == SL_PARAM_TRAINED && param->tied_layer >= 0) {
+            const int from = first + engine->layer_stage[layer];
+            const int to = first + engine->layer_stage[param->tied_layer];
+
+            add_channel(list, SL_CHANNEL_TIE_GRADIENT, from, to, layer, p);
+            add_channel(list, SL_CHANNEL_TIE_VALUE, to, from, layer, p);
+        }
+    }
+}
+
+/* Between the replicas of a stage, every one with every other. */
+static void add_peers(sl_channel_list_t *list, int stage)
+{
+    const sl_channel_kind_t kinds[] = {SL_CHANNEL_PARTS, SL_CHANNEL_RESULTS,
+                                       SL_CHANNEL_STATISTICS};
+    const int n = list->engine->n_replicas, k = list->engine->n_stages;
+    int from, to, i;
+
+    for (from = 0; from < n; from++) {
+        for (to = 0; to < n; to++) {
+            for (i = 0; from != to && i < 3; i++) {
+                add_channel(list, kinds[i], from * k + stage, to * k + stage,
+                            -1, -1);
+            }
+        }
+    }
+}
+
+static void add_all(sl_channel_list_t *list)
+{
+    const sl_engine_t *engine = list->engine;
+    int r, k, l;
+
+    list->n = 0;
+    for (r = 0; r < engine->n_replicas; r++) {
+        for (l = 0; l < engine->params.model->n_layers; l++) {
+            add_chain(list, r, l);
+        }
+        for (l = 0; l < engine->params.model->n_layers; l++) {
+            add_ties(list, r, l);
+        }
+    }
+    for (k = 0; k < engine->n_stages; k++) {
+        add_peers(list, k);
+    }
 }
 
 sl_status_t sl_topology_channels(sl_engine_t *engine)
 {
-    const int n_layers = engine->params.model->n_layers;
+    const size_t n_ranks = (size_t)engine->grid->n_ranks;
+    sl_channel_list_t list = {.engine = engine};
     sl_status_t status;
-    int l, n = 0;
 
-    for (l = 0; l < n_layers; l++) {
-        n += chain_channels(engine, l);
-    }
-    engine->channels = calloc((size_t)n + 1, sizeof(*engine->channels));
-    if (engine->channels == NULL) {
+    list.n_to = calloc(n_ranks, sizeof(int));
+    list.n_from = calloc(n_ranks, sizeof(int));
+    add_all(&list);
+    engine->channels = calloc((size_t)list.n + 1, sizeof(*engine->channels));
+    if (engine->channels == NULL || list.n_to == NULL || list.n_from == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "no host memory for %d edges between stages", n);
+                "no host memory for %d edges between stages", list.n);
     }
-    for (l = 0; l < n_layers; l++) {
-        (void)chain_channels(engine, l);
-    }
-    return SL_OK;
+    add_all(&list);
+    engine->n_channels = list.n;
+    status = SL_OK;
 out:
+    free(list.n_to);
+    free(list.n_from);
     return status;
 }
 
-/* Visit all parameters in model order; count ties and norms, or set them. */
-static void visit_params(sl_engine_t *engine, int is_counting)
+/* ---- parameters ---- */
+
+sl_stage_t *sl_engine_find_stage(const sl_engine_t *engine, int replica,
+                                 int stage)
 {
-    int n_ties = 0, n_norms = 0, k, p;
+    int c;
 
-    for (k = 0; k < engine->n_stages; k++) {
-        sl_stage_t *stage = &engine->stages[k];
-
-        for (p = 0; p < stage->n_params; p++) {
-            sl_stage_param_t *param = &stage->params[p];
-
-            if (param->desc->kind != SL_PARAM_TRAINED) {
-                continue;
-            }
-            if (param->desc->tied_layer < 0) {
-                param->norm_p = is_counting ? NULL : &engine->norms[n_norms];
-                n_norms++;
-                continue;
-            }
-            if (!is_counting) {
-                sl_tie_t *tie = &engine->ties[n_ties];
-
-                tie->user_stage = stage;
-                tie->user = param;
-                tie->owner = sl_engine_find_param(
-                    engine, param->desc->tied_layer, param->desc->tied_param,
-                    &tie->owner_stage);
-            }
-            n_ties++;
+    for (c = 0; c < engine->n_cells; c++) {
+        if (engine->stages[c].replica == replica &&
+            engine->stages[c].index == stage) {
+            return &engine->stages[c];
         }
     }
-    engine->n_ties = n_ties;
-    engine->n_norms = n_norms;
+    return NULL;
+}
+
+sl_stage_param_t *sl_engine_find_param(const sl_engine_t *engine, int replica,
+                                       int layer, int param,
+                                       sl_stage_t **stage_p)
+{
+    sl_stage_t *stage =
+        sl_engine_find_stage(engine, replica, engine->layer_stage[layer]);
+
+    *stage_p = stage;
+    return stage == NULL
+               ? NULL
+               : &stage
+                      ->params[stage->layers[layer - stage->begin].first_param +
+                               param];
+}
+
+static sl_channel_t *find_tie_channel(const sl_engine_t *engine,
+                                      sl_channel_kind_t kind, int replica,
+                                      int layer, int param)
+{
+    int c;
+
+    for (c = 0; c < engine->n_channels; c++) {
+        sl_channel_t *channel = &engine->channels[c];
+
+        if (channel->kind == kind && channel->layer == layer &&
+            channel->param == param &&
+            channel->from_cell / engine->n_stages == replica) {
+            return channel;
+        }
+    }
+    return NULL;
+}
+
+static void set_tie(sl_engine_t *engine, int replica, int layer, int param)
+{
+    const sl_param_t *desc =
+        &engine->params.model->layers[layer]->params[param];
+    sl_tie_t *tie = &engine->ties[engine->n_ties++];
+
+    tie->user =
+        sl_engine_find_param(engine, replica, layer, param, &tie->user_stage);
+    tie->owner = sl_engine_find_param(engine, replica, desc->tied_layer,
+                                      desc->tied_param, &tie->owner_stage);
+    tie->gradient = find_tie_channel(engine, SL_CHANNEL_TIE_GRADIENT, replica,
+                                     layer, param);
+    tie->value =
+        find_tie_channel(engine, SL_CHANNEL_TIE_VALUE, replica, layer, param);
+}
+
+/* A trained parameter: the place of its norm on all replicas here. */
+static void set_norm(sl_engine_t *engine, int layer, int param)
+{
+    double *norm = &engine->norms[engine->n_norms * engine->n_replicas];
+    int r;
+
+    for (r = 0; r < engine->n_replicas; r++) {
+        sl_stage_t *stage;
+        sl_stage_param_t *found =
+            sl_engine_find_param(engine, r, layer, param, &stage);
+
+        if (found != NULL) {
+            found->norm_p = norm;
+        }
+    }
+    engine->n_norms++;
+}
+
+/* Visit all trained parameters in model order; count ties and norms, or set
+ * them. */
+static void visit_params(sl_engine_t *engine, int is_counting)
+{
+    const sl_model_t *model = engine->params.model;
+    int l, p, r;
+
+    engine->n_ties = engine->n_norms = 0;
+    for (l = 0; l < model->n_layers; l++) {
+        for (p = 0; p < model->layers[l]->n_params; p++) {
+            const sl_param_t *param = &model->layers[l]->params[p];
+            const int is_tied = param->tied_layer >= 0;
+
+            if (param->kind != SL_PARAM_TRAINED) {
+                continue;
+            }
+            if (is_counting) {
+                engine->n_ties += is_tied ? engine->n_replicas : 0;
+                engine->n_norms += !is_tied;
+                continue;
+            }
+            for (r = 0; is_tied && r < engine->n_replicas; r++) {
+                set_tie(engine, r, l, p);
+            }
+            if (!is_tied) {
+                set_norm(engine, l, p);
+            }
+        }
+    }
 }
 
 sl_status_t sl_topology_params(sl_engine_t *engine)
@@ -158,7 +341,9 @@ sl_status_t sl_topology_params(sl_engine_t *engine)
     free(engine->norms);
     visit_params(engine, 1);
     engine->ties = calloc((size_t)engine->n_ties + 1, sizeof(*engine->ties));
-    engine->norms = calloc((size_t)engine->n_norms + 1, sizeof(double));
+    engine->norms =
+        calloc((size_t)engine->n_norms * (size_t)engine->n_replicas + 1,
+               sizeof(double));
     if (engine->ties == NULL || engine->norms == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "no host memory for %d parameters", engine->n_norms);

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file transport.h
- * Tensors between stages. A channel carries one value in one direction from
- * one stage to another, one message a micro-batch.
+ * Tensors between cells. A channel carries one kind of tensor in one direction
+ * from one cell to another: of a pipeline's edge, one message a micro-batch;
+ * between replicas, one a bucket; of a tied parameter, one a step.
  *
- * Within a process a send lends the tensor: the receiver copies it into its
- * own device's memory by an op of its own device, and the sender may release
- * it after that. The send itself never blocks.
+ * Within a process (transport_thread.c) a send lends the tensor: the receiver
+ * copies it into its own device's memory by an op of its own device, and the
+ * sender may release it after that. The send itself never blocks.
+ *
+ * Between processes (transport_remote.c) the tensor arrives in a slot of the
+ * receiver's device, a block that is there from the start, and is copied out
+ * of it by an op; the sender may release its memory when it has left.
  *
  * Transfers of a dry device (op manager NULL) take place at once, without
- * the bytes.
+ * the bytes, and those between replicas without the other side.
  */
 #ifndef SL_ENGINE_TRANSPORT_H
 #define SL_ENGINE_TRANSPORT_H
@@ -20,32 +25,70 @@
 #include "engine/sync.h"
 #include "scheduler/scheduler.h"
 
-/** One micro-batch's tensor on its way. */
+struct sl_world;
+struct sl_remote;
+
+/** One tensor on its way. */
 typedef struct sl_message {
     const void *data; /**< sender's device; written before is_ready */
     size_t bytes;
-    int is_ready; /**< guarded by the abort's lock */
-    int is_taken; /**< the receiver has copied it; likewise guarded */
+    uint64_t number; /**< of the port's messages; the sender's, remote */
+    int is_ready;    /**< guarded by the abort's lock */
+    int is_taken;    /**< the receiver has copied it; likewise guarded */
 } sl_message_t;
 
+typedef enum sl_channel_kind {
+    SL_CHANNEL_FORWARD,      /**< a layer's output */
+    SL_CHANNEL_BACKWARD,     /**< its gradient */
+    SL_CHANNEL_PARTS,        /**< of the gradients, to the chunk's owner */
+    SL_CHANNEL_RESULTS,      /**< of the chunk's owner */
+    SL_CHANNEL_STATISTICS,   /**< batch norm accumulators */
+    SL_CHANNEL_TIE_GRADIENT, /**< user to owner */
+    SL_CHANNEL_TIE_VALUE     /**< owner to user */
+} sl_channel_kind_t;
+
 typedef struct sl_channel {
+    sl_channel_kind_t kind;
+    int from_cell, to_cell; /**< numbers in the grid */
     int from_stage, to_stage;
-    int layer; /**< whose output, or whose output's gradient */
-    int is_backward;
-    int n_slots; /**< tensors lent at once: one more than the stages that
-                      it crosses, so that a pipeline in step never waits */
+    int layer;     /**< whose output or gradient, or the tie's user; -1 */
+    int param;     /**< of a tie's user; -1 */
+    int is_dry;    /**< nothing is waited for */
+    int peer;      /**< rank of the other side; -1: both are here */
+    int tag;       /**< of all channels from that rank, or to it */
+    int is_sender; /**< which side this is, when the other is elsewhere */
+    int n_slots;   /**< tensors lent at once: of an edge, one more than the
+                        stages that it crosses, so that a pipeline in step
+                        never waits */
     int n_messages;
-    sl_message_t *messages; /**< owned, one a micro-batch */
-    sl_abort_t *abort;      /**< borrowed */
+    sl_message_t *messages;   /**< owned */
+    struct sl_remote *remote; /**< owned; NULL: both are here */
+    sl_abort_t *abort;        /**< borrowed */
 } sl_channel_t;
 
-/** Make room for n micro-batches and forget all messages; no stage runs. */
+/**
+ * Connect a channel whose other side is on another rank; every rank must have
+ * opened its sides before the first message. The receiver's slots are blocks
+ * of `device`, also when it is dry.
+ *
+ * @param max_bytes of a message; with 0 there are none
+ */
+SL_NODISCARD sl_status_t sl_channel_open(sl_channel_t *channel,
+                                         struct sl_world *world,
+                                         sl_device_t *device, size_t max_bytes);
+/** Undo that. Collective per channel, with nothing under way. */
+void sl_channel_close(sl_channel_t *channel);
+/** After sl_world_recover(): messages are counted from 0. */
+void sl_channel_recover(sl_channel_t *channel);
+
+/** Make room for n messages and forget all; no stage runs. */
 SL_NODISCARD sl_status_t sl_channel_reset(sl_channel_t *channel, int n);
 void sl_channel_cleanup(sl_channel_t *channel);
 
 /**
- * Lend `data` of micro-batch m to the receiver once all ops submitted so far
- * on `ops` have run.
+ * Lend message m's `data` to the receiver once all ops submitted so far on
+ * `ops` have run. To another rank, messages go in the order of these calls,
+ * and are received in that order.
  *
  * The loan is over when sl_channel_wait_taken() returns.
  */
@@ -53,7 +96,7 @@ SL_NODISCARD sl_status_t sl_channel_send(sl_channel_t *channel,
                                          sl_op_manager_t *ops, int m,
                                          const void *data, size_t bytes);
 
-/** Wait until the receiver has copied micro-batch m.
+/** Wait until the memory of message m is the sender's again.
  *  @return SL_OK, SL_ERR_CANCELED */
 SL_NODISCARD sl_status_t sl_channel_wait_taken(sl_channel_t *channel, int m);
 
@@ -62,7 +105,7 @@ SL_NODISCARD sl_status_t sl_channel_wait_taken(sl_channel_t *channel, int m);
 int sl_channel_is_ready(sl_channel_t *channel, int m);
 int sl_channel_is_taken(sl_channel_t *channel, int m);
 
-/** Wait until micro-batch m was sent.
+/** Wait until message m was sent.
  *  @return SL_OK, SL_ERR_CANCELED */
 SL_NODISCARD sl_status_t sl_channel_wait(sl_channel_t *channel, int m);
 
@@ -71,5 +114,32 @@ SL_NODISCARD sl_status_t sl_channel_receive(sl_channel_t *channel,
                                             sl_op_manager_t *ops, int m,
                                             void *out, size_t bytes,
                                             sl_op_span_t *span);
+
+/* ---- the two ways; for transport.c ---- */
+
+typedef enum sl_message_event {
+    SL_MESSAGE_READY,
+    SL_MESSAGE_TAKEN
+} sl_message_event_t;
+
+/* transport_thread.c */
+SL_NODISCARD sl_status_t sl_thread_send(sl_channel_t *channel,
+                                        sl_op_manager_t *ops, int m);
+SL_NODISCARD sl_status_t sl_thread_receive(sl_channel_t *channel,
+                                           sl_op_manager_t *ops, int m,
+                                           void *out, size_t bytes,
+                                           sl_op_span_t *span);
+
+/* transport_remote.c */
+SL_NODISCARD sl_status_t sl_remote_send(sl_channel_t *channel,
+                                        sl_op_manager_t *ops, int m);
+SL_NODISCARD sl_status_t sl_remote_receive(sl_channel_t *channel,
+                                           sl_op_manager_t *ops, void *out,
+                                           size_t bytes, sl_op_span_t *span);
+/** With the abort's lock held. */
+int sl_remote_has_event(const sl_channel_t *channel, int m,
+                        sl_message_event_t event);
+/** n more, or fewer, threads wait. */
+void sl_remote_expect(const sl_channel_t *channel, int n);
 
 #endif /* SL_ENGINE_TRANSPORT_H */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/parallel.h"
 
 static sl_status_t finish_statistics(sl_stage_t *stage,
                                      const sl_plan_set_t *set)
@@ -29,37 +29,10 @@ static sl_status_t finish_statistics(sl_stage_t *stage,
             continue;
         }
         for (p = 0; p < layer->layer->n_params; p++) {
-            run.param[p] = stage->params[layer->first_param + p].value->ptr;
+            run.param[p] =
+                sl_storage_ptr(&stage->params[layer->first_param + p].value);
         }
         SL_TRY(status, sl_device_submit(stage->device, &op), out);
-    }
-out:
-    return status;
-}
-
-/* The gradients of tied users, in layer order, added to their owner's. */
-static sl_status_t collect_ties(sl_stage_t *stage)
-{
-    const sl_engine_t *engine = stage->engine;
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < engine->n_ties; i++) {
-        const sl_tie_t *tie = &engine->ties[i];
-        const size_t bytes = tie->owner->desc->storage_bytes;
-        sl_mem_block_t *copy;
-
-        if (tie->owner_stage != stage) {
-            continue;
-        }
-        SL_TRY(status, sl_stage_alloc(stage, SL_MEM_CLASS_COMM, bytes, &copy),
-               out);
-        status = sl_device_copy(stage->device, copy->ptr, tie->user->grad->ptr,
-                                bytes, NULL);
-        SL_KEEP(status, sl_device_add(stage->device, tie->owner->grad->ptr,
-                                      copy->ptr, bytes / sizeof(float), NULL));
-        sl_mem_release(copy);
-        SL_TRY(status, status, out);
     }
 out:
     return status;
@@ -67,71 +40,69 @@ out:
 
 static int is_updated(const sl_stage_param_t *param)
 {
-    return param->grad != NULL && param->desc->tied_layer < 0;
+    return param->grad.block != NULL && param->desc->tied_layer < 0;
 }
 
-static sl_status_t sum_squares(sl_stage_t *stage)
+static size_t floats_of(const sl_stage_param_t *param)
 {
-    const uint32_t name = sl_op_manager_name(stage->device->ops, "norm");
+    return param->desc->storage_bytes / sizeof(float);
+}
+
+/* ---- the norm ---- */
+
+static sl_status_t sum_segment(sl_stage_t *stage, const sl_stage_param_t *param,
+                               size_t start, size_t end, double *sum_p)
+{
+    const float *grad = sl_storage_ptr(&param->grad);
+    const sl_norm_run_t run = {.values = grad + start,
+                               .n = end - start,
+                               .n_threads = stage->device->n_threads,
+                               .sum_p = sum_p};
+    const sl_op_t op = {.fn = sl_optimizer_op_sum_squares,
+                        .name_id =
+                            sl_op_manager_name(stage->device->ops, "norm"),
+                        .args = &run,
+                        .args_bytes = sizeof(run)};
+
+    return sl_device_submit(stage->device, &op);
+}
+
+/* The segments of a parameter in this replica's chunk: all when it is alone,
+ * and then there is one. */
+static sl_status_t sum_param(sl_stage_t *stage, const sl_stage_param_t *param)
+{
+    const int n_segments = stage->engine->n_replicas;
+    const size_t n = floats_of(param);
+    size_t own_start = 0, own_end = n;
     sl_status_t status = SL_OK;
-    int p;
+    int i;
 
-    for (p = 0; p < stage->n_params; p++) {
-        const sl_stage_param_t *param = &stage->params[p];
+    if (param->bucket >= 0) {
+        own_end = sl_param_chunk(stage, param, stage->replica, &own_start);
+    }
+    for (i = 0; i < n_segments; i++) {
+        const size_t start = sl_segment_start(n, i, n_segments);
+        const size_t end = sl_segment_start(n, i + 1, n_segments);
 
-        if (is_updated(param)) {
-            const sl_norm_run_t run = {.values = param->grad->ptr,
-                                       .n = param->desc->storage_bytes /
-                                            sizeof(float),
-                                       .n_threads = stage->device->n_threads,
-                                       .sum_p = param->norm_p};
-            const sl_op_t op = {.fn = sl_optimizer_op_sum_squares,
-                                .name_id = name,
-                                .args = &run,
-                                .args_bytes = sizeof(run)};
-
-            SL_TRY(status, sl_device_submit(stage->device, &op), out);
+        if (start < end && start >= own_start && start < own_end) {
+            SL_TRY(status,
+                   sum_segment(stage, param, start, end, &param->norm_p[i]),
+                   out);
         }
     }
 out:
     return status;
 }
 
-static sl_status_t apply_optimizer(sl_stage_t *stage, const double *clip_factor)
+static sl_status_t sum_squares(sl_stage_t *stage)
 {
-    const sl_engine_t *engine = stage->engine;
-    const uint32_t name = sl_op_manager_name(stage->device->ops, "update");
-    const float lr =
-        (float)sl_optimizer_lr(&engine->params.optimizer, engine->n_steps);
     sl_status_t status = SL_OK;
     int p;
 
     for (p = 0; p < stage->n_params; p++) {
-        const sl_stage_param_t *param = &stage->params[p];
-        sl_optimizer_run_t run = {
-            .params = &engine->params.optimizer,
-            .n = param->desc->storage_bytes / sizeof(float),
-            .step = engine->n_steps,
-            .n_threads = stage->device->n_threads,
-            .has_decay =
-                param->desc->has_decay || engine->params.optimizer.decay_all,
-            .lr = lr,
-            .clip_factor = clip_factor};
-        const sl_op_t op = {.fn = sl_optimizer_op_update,
-                            .name_id = name,
-                            .args = &run,
-                            .args_bytes = sizeof(run)};
-        int i;
-
-        if (!is_updated(param)) {
-            continue;
+        if (is_updated(&stage->params[p])) {
+            SL_TRY(status, sum_param(stage, &stage->params[p]), out);
         }
-        run.value = param->value->ptr;
-        run.grad = param->grad->ptr;
-        for (i = 0; i < 2 && param->moments[i] != NULL; i++) {
-            run.moments[i] = param->moments[i]->ptr;
-        }
-        SL_TRY(status, sl_device_submit(stage->device, &op), out);
     }
 out:
     return status;
@@ -142,7 +113,7 @@ double sl_engine_gradient_norm(const sl_engine_t *engine)
     double sum = 0.0;
     int i;
 
-    for (i = 0; i < engine->n_norms; i++) {
+    for (i = 0; i < engine->n_norms * engine->n_replicas; i++) {
         sum += engine->norms[i];
     }
     return sqrt(sum);
@@ -159,29 +130,6 @@ double sl_engine_loss_sum(const sl_engine_t *engine)
     return sum;
 }
 
-/* A norm that is not finite would poison every parameter. All stages see the
- * same norm and losses, so all decide alike; the first one says it. */
-static sl_status_t check_finite(const sl_stage_t *stage, double norm)
-{
-    const sl_engine_t *engine = stage->engine;
-    const double loss = sl_engine_loss_sum(engine) * engine->loss_scale;
-    sl_status_t status = SL_OK;
-
-    if (engine->dry != NULL || !engine->params.check_finite ||
-        (isfinite(norm) && isfinite(loss))) {
-        return SL_OK;
-    }
-    if (stage->index > 0) {
-        return SL_ERR_CANCELED;
-    }
-    SL_FAIL(status, SL_ERR_NUMERIC, out,
-            "step %u: loss %g, gradient norm %g: not finite; lower the "
-            "learning rate, clip the gradient, or look for bad data",
-            engine->n_steps, loss, norm);
-out:
-    return status;
-}
-
 static void set_clip_factor(sl_stage_t *stage, double norm)
 {
     stage->clip_factor =
@@ -189,20 +137,99 @@ static void set_clip_factor(sl_stage_t *stage, double norm)
     stage->clip_factor = stage->clip_factor < 1.0 ? stage->clip_factor : 1.0;
 }
 
+/* ---- the optimizer ---- */
+
+/* Elements [start, end) of a parameter. */
+static sl_status_t update_part(sl_stage_t *stage, const sl_stage_param_t *param,
+                               size_t start, size_t end)
+{
+    const sl_engine_t *engine = stage->engine;
+    sl_optimizer_run_t run = {
+        .params = &engine->params.optimizer,
+        .value = (float *)sl_storage_ptr(&param->value) + start,
+        .grad = (float *)sl_storage_ptr(&param->grad) + start,
+        .n = end - start,
+        .step = engine->n_steps,
+        .n_threads = stage->device->n_threads,
+        .has_decay =
+            param->desc->has_decay || engine->params.optimizer.decay_all,
+        .lr =
+            (float)sl_optimizer_lr(&engine->params.optimizer, engine->n_steps),
+        .clip_factor = engine->params.optimizer.clip_norm > 0.0
+                           ? &stage->clip_factor
+                           : NULL};
+    const sl_op_t op = {.fn = sl_optimizer_op_update,
+                        .name_id =
+                            sl_op_manager_name(stage->device->ops, "update"),
+                        .args = &run,
+                        .args_bytes = sizeof(run)};
+    int i;
+
+    for (i = 0; i < sl_optimizer_n_moments(&engine->params.optimizer); i++) {
+        const sl_storage_t moment = sl_param_moment(stage, param, i, start);
+
+        run.moments[i] = sl_storage_ptr(&moment);
+    }
+    return sl_device_submit(stage->device, &op);
+}
+
+static sl_status_t update_all(sl_stage_t *stage)
+{
+    sl_status_t status = SL_OK;
+    int p;
+
+    for (p = 0; p < stage->n_params; p++) {
+        const sl_stage_param_t *param = &stage->params[p];
+
+        if (is_updated(param)) {
+            SL_TRY(status, update_part(stage, param, 0, floats_of(param)), out);
+        }
+    }
+out:
+    return status;
+}
+
+/* ZeRO-1: the own chunk of every bucket, then everybody's. */
+static sl_status_t update_chunks(sl_stage_t *stage)
+{
+    sl_status_t status = SL_OK;
+    int b, p;
+
+    for (b = 0; b < stage->n_buckets; b++) {
+        for (p = 0; p < stage->n_params; p++) {
+            const sl_stage_param_t *param = &stage->params[p];
+            size_t start = 0, end = 0;
+
+            if (param->bucket == b) {
+                end = sl_param_chunk(stage, param, stage->replica, &start);
+            }
+            if (start < end) {
+                SL_TRY(status, update_part(stage, param, start, end), out);
+            }
+        }
+        SL_TRY(status, sl_values_send(stage, b), out);
+    }
+    status = sl_values_receive(stage);
+out:
+    return status;
+}
+
+/* ---- the end of a step ---- */
+
 /* What may still fail: gradients are complete, their norm is known. */
-static sl_status_t prepare_update(sl_stage_t *stage)
+static sl_status_t prepare_update(sl_stage_t *stage, int *is_skipped_p)
 {
     sl_status_t status;
     double norm;
 
-    if (stage->engine->n_ties > 0) {
-        SL_TRY(status, sl_stage_meet(stage), out);
-        SL_TRY(status, collect_ties(stage), out);
-    }
+    SL_TRY(status, sl_ties_collect(stage), out);
+    SL_TRY(status, sl_reduce_finish(stage), out);
+    SL_TRY(status, sl_statistics_reduce(stage), out);
+    SL_TRY(status, sl_ties_settle(stage, 0), out);
     SL_TRY(status, sum_squares(stage), out);
-    SL_TRY(status, sl_stage_meet(stage), out);
+    SL_TRY(status, sl_stage_agree(stage), out);
     norm = sl_engine_gradient_norm(stage->engine);
-    SL_TRY(status, check_finite(stage, norm), out);
+    SL_TRY(status, sl_stage_check_finite(stage, norm, is_skipped_p), out);
     set_clip_factor(stage, norm);
 out:
     return status;
@@ -213,47 +240,25 @@ out:
 sl_status_t sl_stage_update(sl_stage_t *stage)
 {
     sl_engine_t *engine = stage->engine;
-    const int has_clip = engine->params.optimizer.clip_norm > 0.0;
+    const int64_t rows =
+        sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
     const sl_plan_set_t *set;
     sl_status_t status;
+    int is_skipped = 0;
 
-    SL_TRY(status,
-           sl_plan_set_get(
-               stage,
-               sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL), 1,
-               &set),
-           out);
-    SL_TRY(status, prepare_update(stage), out);
+    SL_TRY(status, sl_plan_set_get(stage, rows, 1, &set), out);
+    SL_TRY(status, prepare_update(stage, &is_skipped), out);
+    if (is_skipped) {
+        return SL_OK;
+    }
     atomic_store(&engine->is_committed, 1);
     SL_TRY(status, finish_statistics(stage, set), out);
     SL_TRY(status,
-           apply_optimizer(stage, has_clip ? &stage->clip_factor : NULL), out);
-    if (engine->n_ties > 0) {
-        SL_TRY(status, sl_stage_meet(stage), out);
-        status = sl_stage_copy_ties(stage);
-    }
-out:
-    return status;
-}
-
-sl_status_t sl_stage_copy_ties(sl_stage_t *stage)
-{
-    const sl_engine_t *engine = stage->engine;
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < engine->n_ties; i++) {
-        const sl_tie_t *tie = &engine->ties[i];
-
-        if (tie->user_stage == stage) {
-            SL_TRY(status,
-                   sl_device_copy(stage->device, tie->user->value->ptr,
-                                  tie->owner->value->ptr,
-                                  tie->owner->desc->storage_bytes, NULL),
-                   out);
-        }
-    }
-    status = sl_device_drain(stage->device);
+           engine->n_replicas > 1 && engine->params.zero1 ? update_chunks(stage)
+                                                          : update_all(stage),
+           out);
+    SL_TRY(status, sl_ties_spread(stage), out);
+    status = sl_ties_settle(stage, 1);
 out:
     return status;
 }

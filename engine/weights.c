@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/parallel/together.h"
 #include "engine/safetensors.h"
 
 enum {
@@ -81,6 +81,7 @@ out:
     return status;
 }
 
+/* Only rank 0 has a writer. */
 static sl_status_t append(sl_engine_t *engine, const sl_weight_t *weight,
                           const sl_safetensors_entry_t *entry,
                           sl_safetensors_writer_t *writer)
@@ -89,10 +90,11 @@ static sl_status_t append(sl_engine_t *engine, const sl_weight_t *weight,
     sl_status_t status;
 
     SL_TRY(status, values_alloc(entry, &values), out);
-    SL_TRY(status,
-           sl_engine_param_get(engine, weight->layer, weight->param, values),
+    SL_TRY(status, sl_state_get(engine, weight->layer, weight->param, values),
            out);
-    status = sl_safetensors_append(writer, values);
+    if (writer != NULL) {
+        status = sl_safetensors_append(writer, values);
+    }
 out:
     free(values);
     return status;
@@ -108,19 +110,23 @@ sl_status_t sl_engine_weights_save(sl_engine_t *engine, const char *path)
 
     SL_TRY(status, list_weights(engine->params.model, &weights, &entries, &n),
            out);
-    SL_TRY(status, sl_safetensors_begin(path, entries, n, &writer), out);
+    if (engine->grid->rank == 0) {
+        SL_TRY(status, sl_safetensors_begin(path, entries, n, &writer), out);
+    }
     for (i = 0; i < n; i++) {
         SL_TRY(status, append(engine, &weights[i], &entries[i], writer),
                err_abort);
     }
-    status = sl_safetensors_end(writer);
-    writer = NULL;
+    if (writer != NULL) {
+        status = sl_safetensors_end(writer);
+        writer = NULL;
+    }
 err_abort:
     sl_safetensors_abort(writer);
 out:
     free(weights);
     free(entries);
-    return status;
+    return sl_engine_together(engine, status);
 }
 
 static sl_status_t check_entry(const char *path, const char *model,
@@ -168,7 +174,7 @@ static sl_status_t load_one(sl_engine_t *engine, sl_safetensors_t *file,
 
     SL_TRY(status, values_alloc(entry, &values), out);
     SL_TRY(status, sl_safetensors_read(file, entry, values), out);
-    status = sl_engine_param_set(engine, weight->layer, weight->param, values);
+    status = sl_state_set(engine, weight->layer, weight->param, values);
 out:
     free(values);
     return status;
@@ -199,5 +205,5 @@ out:
     sl_safetensors_close(file);
     free(weights);
     free(entries);
-    return status;
+    return sl_engine_together(engine, status);
 }

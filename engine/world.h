@@ -40,21 +40,23 @@ SL_API void sl_world_params_default(sl_world_params_t *params);
 
 /**
  * Join the job's other processes as the launcher's environment says: mpirun,
- * srun, or SLUICE_RANK and SLUICE_WORLD (with SLUICE_MASTER host:port). Collective.
+ * srun, or SLUICE_RANK and SLUICE_WORLD (with SLUICE_MASTER host:port).
+ * Collective.
  *
  * @param[out] world_p NULL when there is no launcher: this process is alone
  * @return SL_OK, SL_ERR_CONFIG (half an environment), SL_ERR_COMM
  */
-SL_API SL_NODISCARD sl_status_t
-sl_world_join(const sl_world_params_t *params, sl_world_t **world_p);
+SL_API SL_NODISCARD sl_status_t sl_world_join(const sl_world_params_t *params,
+                                              sl_world_t **world_p);
 
 /** Ranks that are threads of this process, for tests: `n` worlds that see each
  *  other. Each is then used from a thread of its own. */
-SL_API SL_NODISCARD sl_status_t
-sl_world_local(int n, const sl_world_params_t *params, sl_world_t **worlds);
+SL_API SL_NODISCARD sl_status_t sl_world_local(int n,
+                                               const sl_world_params_t *params,
+                                               sl_world_t **worlds);
 
-/** Leave: collective after success (the others are waited for, boundedly); after
- *  a failure at once. NULL is allowed. */
+/** Leave: collective after success (the others are waited for, boundedly);
+ * after a failure at once. NULL is allowed. */
 SL_API void sl_world_leave(sl_world_t *world);
 
 /* ---- who is there; all of these accept NULL: one rank, 0 ---- */
@@ -64,6 +66,16 @@ SL_API int sl_world_size(const sl_world_t *world);
 SL_API const char *sl_world_host(const sl_world_t *world, int rank);
 /** Index of this rank among those of its host, and their number. */
 SL_API int sl_world_local_rank(const sl_world_t *world, int *n_p);
+
+/** "mpi", "tcp", "local" (threads), "none" (alone). */
+SL_API const char *sl_world_link_name(const sl_world_t *world);
+
+/**
+ * `n` more threads of this rank wait for something of another rank (negative:
+ * fewer). While there is one, arrivals are looked for eagerly instead of every
+ * 0.2 ms. Cheap; from any thread; collective calls do it themselves.
+ */
+SL_API void sl_world_expect(sl_world_t *world, int n);
 
 /* ---- ports: one direction of one edge between two ranks ---- */
 
@@ -137,9 +149,14 @@ SL_API SL_NODISCARD sl_status_t sl_world_get(sl_world_t *world, int peer,
 
 /* ---- failure ---- */
 
-/** Called once per failed job, on the communication thread, when another rank
- *  failed, died or hung; `detail` names it. One watcher a world; NULL ends it,
- *  and then no call is under way. */
+/**
+ * Call `on_abort` once, when another rank has failed, died or hung; `detail`
+ * names it. On the communication thread, or on this one when that has happened
+ * already. One watcher a world; NULL ends it, and then no call is under way.
+ *
+ * sl_world_recover ends the watch: first forget the old failure, then watch
+ * anew, so that the next one, which may come at once, is not lost.
+ */
 SL_API void sl_world_watch(sl_world_t *world,
                            void (*on_abort)(void *ctx, sl_status_t status,
                                             const char *detail),
@@ -150,11 +167,21 @@ SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,
                            const char *detail);
 /**
  * After a failed job, on all ranks: what is under way is received and dropped,
- * all slots are free, counters of ports begin anew, and waits work again.
+ * all slots are free, memory lent to ports is the caller's, counters of ports
+ * begin anew, and waits work again. The watch is over.
  *
- * @return SL_OK; SL_ERR_COMM when a rank is gone for good
+ * @return SL_OK; SL_ERR_COMM when a rank is gone for good; SL_ERR_CANCELED when
+ *         another rank's next job has failed already: recover again
  */
 SL_API SL_NODISCARD sl_status_t sl_world_recover(sl_world_t *world);
+
+/**
+ * After sl_world_recover: whether the sum that was canceled here had been ended
+ * by another rank before the failure, and if so what it gave. Then this rank
+ * must go on from it as the others did: a sum takes place on all ranks or on
+ * none, so it can decide whether a step is committed.
+ */
+SL_API int sl_world_late_sum(sl_world_t *world, double *values, size_t n);
 
 SL_END_DECLS
 #endif /* SL_ENGINE_WORLD_H */

@@ -16,14 +16,16 @@ static int copy(const sl_mem_t *mem, void *to, const void *from, size_t bytes)
     return mem->device.ops.copy(mem->device.ctx, to, from, bytes) == SL_OK;
 }
 
-/* Move the record's block into `to` (of the host pool or not). */
+/* Move the record's block into `to` (of the host pool or not), unless it is
+ * pinned. */
 static int move(sl_mem_t *mem, sl_mem_record_t *record, sl_mem_chunk_t *to,
                 int to_host)
 {
     sl_mem_chunk_t *from = record->link.chunk;
     sl_mem_class_stats_t *stats = &mem->classes[record->mem_class];
 
-    if (!copy(mem, to->ptr, from->ptr, record->block.bytes)) {
+    if (record->is_pinned ||
+        !copy(mem, to->ptr, from->ptr, record->block.bytes)) {
         sl_mem_pool_release(to_host ? &mem->host : &mem->device, to);
         return 0;
     }

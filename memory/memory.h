@@ -195,6 +195,10 @@ SL_API SL_NODISCARD sl_status_t sl_mem_alloc(sl_mem_t *mem,
                                              size_t bytes,
                                              sl_mem_block_t **block_p);
 
+/** The block stays where it is until it is released, whatever the limit: for
+ *  memory that somebody else writes into at any time. NULL is allowed. */
+SL_API void sl_mem_pin(sl_mem_block_t *block);
+
 /** Give a block back to the allocator it came from, found in its header.
  *  NULL is allowed. A block that is not ours is reported and left alone. */
 SL_API void sl_mem_release(sl_mem_block_t *block);

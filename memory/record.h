@@ -29,6 +29,7 @@ typedef struct sl_mem_record {
     uint32_t magic;
     uint8_t mem_class;
     uint8_t is_on_host;
+    uint8_t is_pinned; /* never moved */
 } sl_mem_record_t;
 
 /** Source of records of one allocator; guarded by its lock. */

@@ -207,6 +207,17 @@ static int find_place(sl_mem_t *mem, sl_mem_record_t *record)
            (place(mem, record, rounded) || place_at_last(mem, record, rounded));
 }
 
+void sl_mem_pin(sl_mem_block_t *block)
+{
+    sl_mem_record_t *record = sl_mem_record_find(block);
+
+    if (record != NULL) {
+        lock(record->mem);
+        record->is_pinned = 1;
+        (void)pthread_mutex_unlock(record->mem->lock);
+    }
+}
+
 sl_status_t sl_mem_alloc(sl_mem_t *mem, sl_mem_class_t mem_class, size_t bytes,
                          sl_mem_block_t **block_p)
 {
@@ -224,6 +235,7 @@ sl_status_t sl_mem_alloc(sl_mem_t *mem, sl_mem_class_t mem_class, size_t bytes,
     record = sl_mem_record_acquire(&mem->records, mem);
     if (record != NULL) {
         record->mem_class = (uint8_t)mem_class;
+        record->is_pinned = 0;
         record->block.bytes = bytes;
         if (find_place(mem, record)) {
             count_alloc(mem, record);

@@ -216,6 +216,14 @@ void fixture_params(const fixture_run_t *run, sl_device_set_t **devices_p,
         params->optimizer.lr = 0.1;
         params->optimizer.momentum = 0.9;
     }
+    params->n_replicas = run->n_replicas > 0 ? run->n_replicas : 1;
+    params->zero1 = run->zero1;
+    if (run->bucket_bytes > 0) {
+        params->bucket_bytes = run->bucket_bytes;
+    }
+    params->batch_norm = run->batch_norm;
+    params->not_finite = run->not_finite;
+    params->check_replicas = 1;
     params->seed = 7;
     params->trace = 1;
 }

@@ -39,6 +39,11 @@ typedef struct fixture_run {
     int ignore_every; /**< every n-th target is ignored; 0 = none */
     int eval_between; /**< evaluate after each step */
     int uneven_last;  /**< the last batch has one row less */
+    int n_replicas;   /**< 0 = 1; n_micro is a replica's */
+    int zero1;
+    size_t bucket_bytes; /**< 0 = the default */
+    sl_batch_norm_mode_t batch_norm;
+    sl_not_finite_t not_finite;
 } fixture_run_t;
 
 typedef struct fixture_result {
@@ -47,7 +52,7 @@ typedef struct fixture_result {
     double norms[FIXTURE_MAX_STEPS];
 } fixture_result_t;
 
-/** Train; fails the test on any error. */
+/** Train; fails the test on any error, or when replicas differ. */
 fixture_result_t fixture_train(const fixture_run_t *run);
 
 /** The devices of `run`, and what its engine would be made from. The cuts

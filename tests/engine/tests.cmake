@@ -9,6 +9,12 @@ target_link_libraries(engine_fixture PUBLIC sl_engine sl_test_support
     PRIVATE $<BUILD_INTERFACE:sl_warnings>)
 sl_test(engine exact LINK engine_fixture TIMEOUT 600)
 sl_test(engine engine LINK engine_fixture)
+sl_test(engine replicas LINK engine_fixture TIMEOUT 600)
+add_library(rank_bed STATIC engine/rank_bed.c)
+set_target_properties(rank_bed PROPERTIES C_EXTENSIONS OFF)
+target_link_libraries(rank_bed PUBLIC engine_fixture
+    PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+sl_test(engine ranks LINK rank_bed TIMEOUT 600)
 sl_test(engine memory_plan LINK engine_fixture TIMEOUT 300)
 sl_test(engine rebalance LINK sl_engine)
 sl_test(engine repartition WRAP_ALLOC LINK engine_fixture TIMEOUT 600)
@@ -16,3 +22,9 @@ target_link_options(test_engine_repartition PRIVATE -Wl,--wrap=sl_mem_alloc)
 sl_test(engine fit LINK engine_fixture TIMEOUT 600)
 sl_test(engine limits LINK engine_fixture)
 sl_test(engine oom WRAP_ALLOC LINK engine_fixture)
+
+add_library(world_bed STATIC engine/world_bed.c)
+set_target_properties(world_bed PROPERTIES C_EXTENSIONS OFF)
+target_link_libraries(world_bed PUBLIC sl_engine
+    PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+sl_test(engine world LINK world_bed TIMEOUT 600)

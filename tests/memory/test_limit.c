@@ -340,6 +340,29 @@ static void only_touched_pages_count_as_touched(void **state)
     sl_mem_destroy(mem);
 }
 
+/* Neither the host nor another region gets it; what is beside it leaves. */
+static void a_pinned_block_stays(void **state)
+{
+    sl_mem_t *mem = bed_mem(&(bed_t){0}, 64 * MIB, 64 * MIB);
+    sl_mem_block_t *pinned = bed_block(mem, SL_MEM_CLASS_COMM, MIB);
+    sl_mem_block_t *other = bed_block(mem, SL_MEM_CLASS_COMM, MIB);
+    void *ptr = pinned->ptr;
+    int round;
+
+    (void)state;
+    sl_mem_pin(pinned);
+    for (round = 0; round < 2; round++) {
+        sl_mem_limit_request(mem, round == 0 ? 0 : 64 * MIB);
+        sl_mem_boundary(mem, NULL);
+        assert_ptr_equal(pinned->ptr, ptr);
+        assert_int_equal(bed_stats(mem).host_used_bytes, round == 0 ? MIB : 0);
+    }
+    sl_mem_release(pinned);
+    sl_mem_release(other);
+    sl_mem_pin(NULL);
+    sl_mem_destroy(mem);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +378,7 @@ int main(void)
         sl_unit_test(peaks_start_anew_at_the_boundary),
         sl_unit_test(resident_memory_falls_with_the_limit),
         sl_unit_test(only_touched_pages_count_as_touched),
+        sl_unit_test(a_pinned_block_stays),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connecting the channels that lead to other ranks. */
+#include "engine/parallel/edges.h"
+
+#include <stdlib.h>
+
+#include "engine/parallel/parallel.h"
+
+/* This rank's side of a channel. */
+static sl_stage_t *own_stage(const sl_engine_t *engine,
+                             const sl_channel_t *channel)
+{
+    const int cell = channel->is_sender ? channel->from_cell : channel->to_cell;
+
+    return sl_engine_find_stage(engine, cell / engine->n_stages,
+                                cell % engine->n_stages);
+}
+
+/* The largest chunk of a replica's. */
+static size_t chunk_bytes(const sl_stage_t *stage, int owner)
+{
+    size_t most = 0;
+    int b;
+
+    for (b = 0; b < stage->n_buckets; b++) {
+        const size_t *chunk = &stage->buckets[b].chunk_start[owner];
+
+        most = chunk[1] - chunk[0] > most ? chunk[1] - chunk[0] : most;
+    }
+    return most * sizeof(float);
+}
+
+/* The largest message that a channel will carry; `outputs` are those of the
+ * layers for the largest micro-batch. */
+static size_t message_bytes(const sl_engine_t *engine,
+                            const sl_channel_t *channel,
+                            const sl_tensor_desc_t *outputs)
+{
+    const sl_stage_t *stage = own_stage(engine, channel);
+    const int from = channel->from_cell / engine->n_stages;
+    const int is_of_first = engine->params.batch_norm == SL_BATCH_NORM_REPLICA;
+
+    switch (channel->kind) {
+    case SL_CHANNEL_FORWARD:
+    case SL_CHANNEL_BACKWARD:
+        return sl_tensor_bytes(&outputs[channel->layer]);
+    case SL_CHANNEL_PARTS:
+        return chunk_bytes(stage, channel->to_cell / engine->n_stages);
+    case SL_CHANNEL_RESULTS:
+        return chunk_bytes(stage, from);
+    case SL_CHANNEL_STATISTICS:
+        return from > 0 && is_of_first ? 0
+                                       : stage->n_statistics * sizeof(double);
+    case SL_CHANNEL_TIE_GRADIENT:
+    case SL_CHANNEL_TIE_VALUE:
+        break;
+    }
+    return engine->params.model->layers[channel->layer]
+        ->params[channel->param]
+        .storage_bytes;
+}
+
+static sl_status_t open_one(sl_engine_t *engine, sl_channel_t *channel,
+                            const sl_tensor_desc_t *outputs)
+{
+    sl_stage_t *stage = own_stage(engine, channel);
+    const size_t bytes = message_bytes(engine, channel, outputs);
+    sl_status_t status =
+        sl_channel_open(channel, engine->params.world, stage->device, bytes);
+
+    if (status == SL_ERR_QUOTA && engine->dry != NULL) {
+        sl_dry_lift_limit(engine, stage->device);
+        status = sl_channel_open(channel, engine->params.world, stage->device,
+                                 bytes);
+    }
+    return status;
+}
+
+sl_status_t sl_edges_open(sl_engine_t *engine)
+{
+    const sl_model_t *model = engine->params.model;
+    const int n_micro = engine->n_replicas * engine->params.n_micro_batches;
+    const int64_t rows =
+        sl_split_rows(engine->params.batch_rows, n_micro, 0, NULL);
+    sl_tensor_desc_t *outputs;
+    sl_status_t status;
+    int c;
+
+    outputs = calloc((size_t)model->n_layers, sizeof(*outputs));
+    if (outputs == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for the shapes of %d layers",
+                model->n_layers);
+    }
+    SL_TRY(status, sl_model_infer(model, rows, outputs), out);
+    for (c = 0; c < engine->n_channels; c++) {
+        if (engine->channels[c].peer >= 0) {
+            SL_TRY(status, open_one(engine, &engine->channels[c], outputs),
+                   out);
+        }
+    }
+out:
+    free(outputs);
+    return status;
+}
+
+void sl_edges_close(sl_engine_t *engine)
+{
+    int c;
+
+    for (c = 0; c < engine->n_channels; c++) {
+        sl_channel_close(&engine->channels[c]);
+    }
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sleep until somebody wakes, for links that have nothing better. */
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/world/world_internal.h"
+
+void sl_waker_init(sl_waker_t *waker)
+{
+    pthread_condattr_t attributes;
+
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&waker->lock, NULL);
+    (void)pthread_cond_init(&waker->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    waker->has_news = 0;
+}
+
+void sl_waker_cleanup(sl_waker_t *waker)
+{
+    (void)pthread_cond_destroy(&waker->changed);
+    (void)pthread_mutex_destroy(&waker->lock);
+}
+
+void sl_waker_wake(sl_waker_t *waker)
+{
+    (void)pthread_mutex_lock(&waker->lock);
+    waker->has_news = 1;
+    (void)pthread_cond_signal(&waker->changed);
+    (void)pthread_mutex_unlock(&waker->lock);
+}
+
+void sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns)
+{
+    const struct timespec deadline = sl_clock_deadline(timeout_ns);
+
+    (void)pthread_mutex_lock(&waker->lock);
+    while (!waker->has_news &&
+           pthread_cond_timedwait(&waker->changed, &waker->lock, &deadline) ==
+               0) {
+    }
+    waker->has_news = 0;
+    (void)pthread_mutex_unlock(&waker->lock);
+}

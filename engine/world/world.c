@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A world's life, its communication thread and what it is asked for. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/world/world_internal.h"
+
+static const uint64_t SECOND_NS = 1000000000;
+
+static size_t hook_piece_bytes; /* 0: the default */
+
+static size_t piece_bytes(void)
+{
+    /* MPI counts in int */
+    return hook_piece_bytes != 0 ? hook_piece_bytes : (size_t)1 << 30;
+}
+
+void sl_world_hook_piece_bytes(size_t bytes)
+{
+    hook_piece_bytes = bytes;
+}
+
+void sl_world_hook_stall(sl_world_t *world, int is_stalled)
+{
+    atomic_store(&world->is_stalled, is_stalled);
+}
+
+uint64_t sl_world_hook_polls(const sl_world_t *world)
+{
+    return world == NULL ? 0 : atomic_load(&world->n_polls);
+}
+
+void sl_world_params_default(sl_world_params_t *params)
+{
+    params->heartbeat_ns = SECOND_NS / 2;
+    params->dead_ns = 30 * SECOND_NS;
+}
+
+void sl_world_wake(sl_world_t *world)
+{
+    world->link->ops->wake(world->link);
+}
+
+void sl_world_request(sl_world_t *world, sl_request_t *request)
+{
+    request->next = NULL;
+    request->is_done = 0;
+    request->status = SL_OK;
+    request->detail[0] = '\0';
+    (void)pthread_mutex_lock(&world->lock);
+    *world->requests_end = request;
+    world->requests_end = &request->next;
+    (void)pthread_mutex_unlock(&world->lock);
+    sl_world_wake(world);
+    (void)pthread_mutex_lock(&world->lock);
+    while (!request->is_done) {
+        (void)pthread_cond_wait(&world->changed, &world->lock);
+    }
+    (void)pthread_mutex_unlock(&world->lock);
+    if (request->status < 0) {
+        sl_last_error_set(request->detail);
+    }
+}
+
+void sl_request_finish(sl_world_t *world, sl_request_t *request,
+                       sl_status_t status, const char *detail)
+{
+    (void)pthread_mutex_lock(&world->lock);
+    if (detail == NULL) {
+        detail = world->failure_detail;
+    }
+    request->status = status;
+    memcpy(request->detail, detail,
+           strnlen(detail, sizeof(request->detail) - 1) + 1);
+    request->detail[sizeof(request->detail) - 1] = '\0';
+    request->is_done = 1;
+    (void)pthread_cond_broadcast(&world->changed);
+    (void)pthread_mutex_unlock(&world->lock);
+}
+
+/* ---- leaving ---- */
+
+static void leave_at_once(sl_world_t *world)
+{
+    const sl_control_t leave = {.kind = SL_CONTROL_LEAVE, .is_gone = 1};
+    int peer;
+
+    for (peer = 0; peer < world->size; peer++) {
+        if (peer != world->rank) {
+            sl_control_send(world, peer, &leave);
+        }
+    }
+    world->is_over = 1;
+}
+
+static void leave_progress(sl_world_t *world, uint64_t now_ns)
+{
+    if (world->leave == NULL || world->is_over) {
+        return;
+    }
+    if (world->is_aborted || world->n_gone > 0) {
+        leave_at_once(world);
+    } else if (now_ns > world->leave_deadline_ns) {
+        sl_warn("rank %d: the other ranks have not ended after %llu s",
+                world->rank,
+                (unsigned long long)(2 * world->params.dead_ns / SECOND_NS));
+        leave_at_once(world);
+    }
+}
+
+static void on_leave(sl_world_t *world, sl_request_t *request)
+{
+    const sl_control_t leave = {.kind = SL_CONTROL_LEAVE};
+
+    world->leave = request;
+    world->leave_deadline_ns = sl_clock_ns() + 2 * world->params.dead_ns;
+    if (!world->is_aborted && world->n_gone == 0) {
+        sl_control_send(world, 0, &leave);
+    }
+}
+
+/* ---- the communication thread ---- */
+
+static void dispatch(sl_world_t *world, sl_request_t *request)
+{
+    switch (request->kind) {
+    case SL_REQUEST_OPEN:
+        sl_port_on_open(world, request);
+        break;
+    case SL_REQUEST_CLOSE:
+        sl_port_on_close(world, request);
+        break;
+    case SL_REQUEST_PUT:
+        sl_port_on_put(world, request);
+        break;
+    case SL_REQUEST_GET:
+        sl_port_on_get(world, request);
+        break;
+    case SL_REQUEST_RECOVER:
+        sl_failure_on_recover(world, request);
+        break;
+    case SL_REQUEST_LEAVE:
+        on_leave(world, request);
+        break;
+    }
+}
+
+/* What other threads have asked for since the last turn. */
+static void take_inbox(sl_world_t *world)
+{
+    sl_request_t *request;
+    sl_port_t *dirty;
+    int is_abort_asked;
+
+    (void)pthread_mutex_lock(&world->lock);
+    request = world->requests;
+    world->requests = NULL;
+    world->requests_end = &world->requests;
+    dirty = world->dirty;
+    world->dirty = NULL;
+    is_abort_asked = world->is_abort_asked;
+    world->is_abort_asked = 0;
+    sl_port_take_dirty(dirty);
+    (void)pthread_mutex_unlock(&world->lock);
+    if (is_abort_asked) {
+        sl_failure_enter_own(world);
+    }
+    sl_port_progress_dirty(dirty);
+    while (request != NULL) {
+        sl_request_t *next = request->next; /* gone once it is finished */
+
+        world->n_events++;
+        dispatch(world, request);
+        request = next;
+    }
+}
+
+static sl_pace_t pace_of(const sl_world_t *world)
+{
+    if (world->n_sending > 0 || world->n_direct > 0 || world->recover != NULL ||
+        world->leave != NULL || atomic_load(&world->n_expected) > 0) {
+        return SL_PACE_EAGER;
+    }
+    return world->n_ports > 0 ? SL_PACE_LAZY : SL_PACE_IDLE;
+}
+
+static void turn(sl_world_t *world)
+{
+    uint64_t now_ns;
+
+    world->n_events = 0;
+    (void)atomic_fetch_add_explicit(&world->n_polls, 1, memory_order_relaxed);
+    take_inbox(world);
+    world->n_events += (uint64_t)world->link->ops->poll(world->link);
+    now_ns = sl_clock_ns();
+    sl_failure_beat(world, now_ns);
+    sl_failure_progress(world);
+    leave_progress(world, now_ns);
+    if (world->n_events == 0 && !world->is_over) {
+        const uint64_t until_ns =
+            world->beat_ns > now_ns ? world->beat_ns - now_ns : 1;
+
+        world->link->ops->wait(world->link, pace_of(world), until_ns);
+    }
+    while (atomic_load(&world->is_stalled)) {
+        const struct timespec pause = {.tv_nsec = 1000000};
+
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static sl_status_t meet(sl_world_t *world)
+{
+    sl_status_t status;
+    int i;
+
+    SL_TRY(status, world->link->ops->start(world->link), out);
+    world->rank = world->link->rank;
+    world->size = world->link->size;
+    world->peers = calloc((size_t)world->size, sizeof(*world->peers));
+    if (world->peers == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, err_stop,
+                "rank %d: no host memory for %d ranks", world->rank,
+                world->size);
+    }
+    world->beat_ns = world->turn_ns = sl_clock_ns();
+    for (i = 0; i < world->size; i++) {
+        world->peers[i].seen_ns = world->beat_ns;
+        if (strcmp(world->link->hosts[i], world->link->hosts[world->rank]) ==
+            0) {
+            world->local_rank += i < world->rank;
+            world->n_local++;
+        }
+    }
+    return SL_OK;
+err_stop:
+    world->link->ops->stop(world->link, 0);
+out:
+    return status;
+}
+
+static void *thread_main(void *arg)
+{
+    sl_world_t *world = arg;
+    sl_status_t status;
+
+#ifdef __linux__
+    /* sleeps of some microseconds are meant */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    (void)prctl(PR_SET_NAME, "sl_world", 0UL, 0UL, 0UL);
+#endif
+    status = meet(world);
+    (void)pthread_mutex_lock(&world->lock);
+    world->is_started = 1;
+    world->start_status = status;
+    (void)strncpy(world->failure_detail, status < 0 ? sl_last_error() : "",
+                  sizeof(world->failure_detail) - 1);
+    (void)pthread_cond_broadcast(&world->changed);
+    (void)pthread_mutex_unlock(&world->lock);
+    if (status < 0) {
+        return NULL;
+    }
+    while (!world->is_over) {
+        turn(world);
+    }
+    world->link->ops->stop(world->link,
+                           !world->is_aborted && world->n_gone == 0);
+    sl_request_finish(world, world->leave, SL_OK, NULL);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void destroy(sl_world_t *world)
+{
+    sl_port_free_all(world);
+    while (world->deferred != NULL) {
+        sl_deferred_t *next = world->deferred->next;
+
+        free(world->deferred);
+        world->deferred = next;
+    }
+    free(world->peers);
+    free(world->last_sum);
+    world->link->ops->destroy(world->link);
+    (void)pthread_mutex_destroy(&world->watch_lock);
+    (void)pthread_cond_destroy(&world->changed);
+    (void)pthread_mutex_destroy(&world->lock);
+    free(world);
+}
+
+static sl_status_t check_params(const sl_world_params_t *params)
+{
+    sl_status_t status = SL_OK;
+
+    if (params->heartbeat_ns == 0 || params->dead_ns < params->heartbeat_ns) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "world: a heartbeat every %llu ns and death after %llu ns do "
+                "not fit",
+                (unsigned long long)params->heartbeat_ns,
+                (unsigned long long)params->dead_ns);
+    }
+out:
+    return status;
+}
+
+/* Takes the link, also on failure. */
+static sl_status_t create(sl_link_t *link, const sl_world_params_t *params,
+                          sl_world_t **world_p)
+{
+    sl_world_t *world = calloc(1, sizeof(*world));
+    sl_status_t status;
+
+    if (world == NULL) {
+        link->ops->destroy(link);
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a world");
+    }
+    world->link = link;
+    link->world = world;
+    world->params = *params;
+    world->piece_bytes = piece_bytes();
+    world->requests_end = &world->requests;
+    world->deferred_end = &world->deferred;
+    (void)pthread_mutex_init(&world->lock, NULL);
+    (void)pthread_mutex_init(&world->watch_lock, NULL);
+    (void)pthread_cond_init(&world->changed, NULL);
+    if (pthread_create(&world->thread, NULL, thread_main, world) != 0) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, err_destroy,
+                "world: no communication thread could be made");
+    }
+    (void)pthread_mutex_lock(&world->lock);
+    while (!world->is_started) {
+        (void)pthread_cond_wait(&world->changed, &world->lock);
+    }
+    status = world->start_status;
+    (void)pthread_mutex_unlock(&world->lock);
+    if (status < 0) {
+        (void)pthread_join(world->thread, NULL);
+        sl_last_error_set(world->failure_detail);
+        goto err_destroy;
+    }
+    *world_p = world;
+    return SL_OK;
+err_destroy:
+    destroy(world);
+out:
+    return status;
+}
+
+static int number_of(const char *name, int *value_p)
+{
+    const char *text = getenv(name);
+    char *end;
+    long value;
+
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    value = strtol(text, &end, 10);
+    if (*end != '\0' || value < 0 || value > SL_WORLD_MAX_RANKS) {
+        return 0;
+    }
+    *value_p = (int)value;
+    return 1;
+}
+
+/* Whether a launcher of MPI started this process with others. */
+static int has_mpi_launcher(void)
+{
+    int n = 0;
+
+    if (number_of("OMPI_COMM_WORLD_SIZE", &n)) {
+        return n > 1;
+    }
+    if (getenv("PMIX_RANK") != NULL && getenv("PMIX_NAMESPACE") != NULL) {
+        /* srun --mpi=pmix says how many; other launchers do not */
+        return !number_of("SLURM_STEP_NUM_TASKS", &n) || n > 1;
+    }
+    return getenv("SLURM_PROCID") != NULL &&
+           number_of("SLURM_STEP_NUM_TASKS", &n) && n > 1;
+}
+
+sl_status_t sl_world_join(const sl_world_params_t *params, sl_world_t **world_p)
+{
+    sl_link_t *link;
+    sl_world_t *world = NULL;
+    sl_status_t status;
+
+    SL_TRY(status, check_params(params), out);
+    if (getenv("SLUICE_RANK") != NULL || getenv("SLUICE_WORLD") != NULL) {
+        SL_TRY(status, sl_link_tcp_create(&link), out);
+    } else if (has_mpi_launcher()) {
+        SL_TRY(status, sl_link_mpi_create(&link), out);
+    } else {
+        link = NULL;
+    }
+    if (link != NULL) {
+        SL_TRY(status, create(link, params, &world), out);
+    }
+    *world_p = world;
+    return SL_OK;
+out:
+    return status;
+}
+
+sl_status_t sl_world_local(int n, const sl_world_params_t *params,
+                           sl_world_t **worlds)
+{
+    sl_link_t **links = NULL;
+    sl_status_t status;
+    int i;
+
+    SL_TRY(status, check_params(params), out);
+    if (n < 1 || n > SL_WORLD_MAX_RANKS) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out, "a world of %d ranks", n);
+    }
+    links = calloc((size_t)n, sizeof(*links));
+    if (links == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for %d ranks",
+                n);
+    }
+    SL_TRY(status, sl_link_local_create(n, links), out);
+    for (i = 0; i < n; i++) {
+        status = create(links[i], params, &worlds[i]);
+        if (status < 0) {
+            goto err_leave;
+        }
+    }
+    free(links);
+    return SL_OK;
+err_leave:
+    for (n--; n > i; n--) {
+        links[n]->ops->destroy(links[n]);
+    }
+    while (i-- > 0) {
+        sl_world_abort(worlds[i], status, "the world could not be made");
+        sl_world_leave(worlds[i]);
+        worlds[i] = NULL;
+    }
+out:
+    free(links);
+    return status;
+}
+
+void sl_world_leave(sl_world_t *world)
+{
+    sl_request_t request = {.kind = SL_REQUEST_LEAVE};
+
+    if (world == NULL) {
+        return;
+    }
+    sl_world_request(world, &request);
+    (void)pthread_join(world->thread, NULL);
+    destroy(world);
+}
+
+/* ---- who is there ---- */
+
+int sl_world_rank(const sl_world_t *world)
+{
+    return world == NULL ? 0 : world->rank;
+}
+
+int sl_world_size(const sl_world_t *world)
+{
+    return world == NULL ? 1 : world->size;
+}
+
+const char *sl_world_host(const sl_world_t *world, int rank)
+{
+    if (world == NULL) {
+        return "localhost";
+    }
+    return rank >= 0 && rank < world->size ? world->link->hosts[rank] : "?";
+}
+
+int sl_world_local_rank(const sl_world_t *world, int *n_p)
+{
+    if (n_p != NULL) {
+        *n_p = world == NULL ? 1 : world->n_local;
+    }
+    return world == NULL ? 0 : world->local_rank;
+}
+
+const char *sl_world_link_name(const sl_world_t *world)
+{
+    return world == NULL ? "none" : world->link->ops->name;
+}
+
+void sl_world_expect(sl_world_t *world, int n)
+{
+    if (world != NULL) {
+        const int before = atomic_fetch_add(&world->n_expected, n);
+
+        if (before <= 0 && n > 0) {
+            sl_world_wake(world);
+        }
+    }
+}
