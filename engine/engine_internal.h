@@ -348,7 +348,8 @@ SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,
                                          const unsigned char *keeps,
                                          sl_dry_memory_t *dry,
                                          sl_engine_t **engine_p);
-/** Likewise, but the parameters have no memory: for a state that exists. */
+/** Likewise with one replica, but the parameters have no memory and the edges
+ *  between ranks are not open: for a state that exists. */
 SL_NODISCARD sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
                                               const unsigned char *keeps,
                                               sl_engine_t **engine_p);

@@ -709,31 +709,35 @@ static int count_moved(const sl_engine_t *engine, const int *cuts)
     return n;
 }
 
-/* The edges between ranks: with one tag for the old and the new, the old ones
- * close first. */
+/* The edges between ranks, of the cuts that hold now. */
+static sl_status_t open_edges(sl_mover_t *mover)
+{
+    sl_engine_t *engine = mover->engine;
+    sl_status_t status = SL_OK;
+
+    if (engine->params.world != NULL && !engine->is_failed) {
+        status = agree(mover, sl_edges_open(engine));
+        engine->is_failed = status < 0;
+    }
+    return status;
+}
+
+/* New edges have the tags of the old ones, which close first. */
 static sl_status_t move_state(sl_mover_t *mover, sl_engine_t *next,
                               const int *cuts)
 {
-    sl_engine_t *engine = mover->engine;
     sl_status_t status, opened;
 
-    sl_edges_close(engine);
-    exchange_blocks(mover, engine, 1);
+    sl_edges_close(mover->engine);
+    exchange_blocks(mover, mover->engine, 1);
     status = move_all(mover, cuts);
     if (status < 0) {
         go_back(mover, status);
     } else {
         adopt(mover, next);
     }
-    if (engine->is_failed) {
-        return status;
-    }
-    opened = agree(mover, sl_edges_open(engine));
-    if (opened < 0) {
-        engine->is_failed = 1;
-        return opened;
-    }
-    return status;
+    opened = open_edges(mover);
+    return opened < 0 ? opened : status;
 }
 
 static sl_status_t repartition(sl_mover_t *mover, const int *cuts)

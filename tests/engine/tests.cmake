@@ -15,6 +15,7 @@ set_target_properties(rank_bed PROPERTIES C_EXTENSIONS OFF)
 target_link_libraries(rank_bed PUBLIC engine_fixture
     PRIVATE $<BUILD_INTERFACE:sl_warnings>)
 sl_test(engine ranks LINK rank_bed TIMEOUT 600)
+sl_test(engine moving_ranks LINK rank_bed TIMEOUT 600)
 sl_test(engine memory_plan LINK engine_fixture TIMEOUT 300)
 sl_test(engine rebalance LINK sl_engine)
 sl_test(engine repartition WRAP_ALLOC LINK engine_fixture TIMEOUT 600)
