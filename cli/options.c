@@ -37,7 +37,8 @@ static const struct {
      "Running statistics over all replicas or of the first one: synchronised "
      "or replica (synchronised)"},
     {"not-finite", "MODE", "parallel.not_finite",
-     "A step whose loss or gradient is not finite: stop or skip (stop)"},
+     "A step whose loss or gradient is not finite: stop, skip or "
+     "go-on (stop)"},
     {"check-replicas", "N", "parallel.check_replicas",
      "Compare the replicas every N steps (0 = never)"},
     {"device-memory", "SIZE", "devices.memory",

@@ -17,7 +17,6 @@ void sl_engine_params_default(sl_engine_params_t *params)
     memset(params, 0, sizeof(*params));
     params->n_micro_batches = 1;
     params->batch_rows = 1;
-    params->check_finite = 1;
     params->n_replicas = 1;
     params->bucket_bytes = 4 << 20;
     sl_optimizer_params_default(&params->optimizer);

@@ -41,9 +41,10 @@ typedef enum sl_batch_norm_mode {
 /** What happens when the loss or the gradient norm is not finite. */
 typedef enum sl_not_finite {
     SL_NOT_FINITE_STOP, /**< the step fails with SL_ERR_NUMERIC */
-    SL_NOT_FINITE_SKIP  /**< the step counts and changes nothing */
+    SL_NOT_FINITE_SKIP, /**< the step counts and changes nothing */
+    SL_NOT_FINITE_GO_ON /**< the update is made all the same */
 } sl_not_finite_t;
-#define SL_NOT_FINITE_CHOICES "stop|skip"
+#define SL_NOT_FINITE_CHOICES "stop|skip|go-on"
 
 /** Start from sl_engine_params_default(). All pointers are borrowed and must
  *  outlive the engine. */
@@ -66,9 +67,7 @@ typedef struct sl_engine_params {
                                        NULL (default) = analytic */
     sl_optimizer_params_t optimizer;
     uint64_t seed;
-    int check_finite;           /**< whether a loss or gradient norm that is not
-                                     finite is looked for (default 1); 0: go on */
-    sl_not_finite_t not_finite; /**< what happens then (default: stop) */
+    sl_not_finite_t not_finite; /**< default: stop */
     int trace;                  /**< keep the timeline of the latest step */
     /* data parallel and many processes: docs/parallel.md */
     int n_replicas; /**< copies of the pipeline that share a mini-batch out
@@ -81,8 +80,8 @@ typedef struct sl_engine_params {
     size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
     int zero1;           /**< moments are shared out over the replicas */
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
-    int check_replicas; /**< compare the replicas every so many steps; 0
-                             (default) = never */
+    int check_replicas; /**< compare the replicas before every so many steps;
+                             0 (default) = never */
 } sl_engine_params_t;
 
 SL_API void sl_engine_params_default(sl_engine_params_t *params);
@@ -260,6 +259,22 @@ typedef struct sl_cell {
 
 /** The i-th cell of this rank. @return 0 past the last */
 SL_API int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p);
+
+/** What a rank sends and receives over one of its edges to other ranks. */
+typedef struct sl_edge {
+    const char *kind; /**< "forward", "backward", "parts", "results",
+                           "statistics", "tie gradient", "tie value" */
+    int from_replica, from_stage, to_replica, to_stage;
+    int layer; /**< whose output or gradient; -1: none's */
+    int peer;  /**< the other rank */
+    int is_sender;
+    uint64_t n_messages, n_bytes;
+    uint64_t latency_ns; /**< sum, of the sender: queued to left */
+    uint64_t n_stalls;   /**< messages that waited for a slot */
+} sl_edge_t;
+
+/** The i-th edge to another rank, since creation. @return 0 past the last */
+SL_API int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

@@ -379,8 +379,8 @@ SL_NODISCARD sl_status_t sl_state_get(sl_engine_t *engine, int layer, int param,
                                       float *plain);
 SL_NODISCARD sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
                                       const float *plain);
-/** SL_ERR_CORRUPT when this step is one in which replicas are compared and
- *  they differ. */
+/** SL_ERR_CORRUPT when the next step is one before which replicas are compared
+ * and they differ. */
 SL_NODISCARD sl_status_t sl_engine_check_replicas(sl_engine_t *engine);
 
 /* recompute_auto.c */

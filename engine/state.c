@@ -531,7 +531,8 @@ sl_status_t sl_engine_check_replicas(sl_engine_t *engine)
     sl_status_t status = SL_OK;
     int r;
 
-    if (every == 0 || engine->n_replicas == 1 ||
+    if (every == 0 || engine->n_replicas == 1 || engine->is_failed ||
+        engine->n_steps == 0 ||
         engine->n_steps % (uint32_t)every != 0) {
         return SL_OK;
     }

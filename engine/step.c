@@ -222,11 +222,13 @@ out:
 static sl_status_t run_job(sl_engine_t *engine, sl_job_kind_t job)
 {
     sl_status_t status;
+    int is_remote;
 
     engine->job = job;
     sl_gate_open(&engine->gate, engine->n_cells);
     sl_gate_wait(&engine->gate);
     status = sl_abort_status(&engine->abort);
+    is_remote = sl_abort_is_remote(&engine->abort);
     if (status < 0) {
         /* a device may have failed behind the executors' backs */
         sl_world_abort(engine->params.world, status, sl_last_error());
@@ -234,7 +236,8 @@ static sl_status_t run_job(sl_engine_t *engine, sl_job_kind_t job)
     } else {
         sl_together_settle(engine->params.world);
     }
-    if (status == SL_ERR_QUOTA) {
+    /* another rank has said what would help it */
+    if (status == SL_ERR_QUOTA && !is_remote) {
         status = sl_engine_refuse(&engine->params);
     }
     return status;
@@ -339,9 +342,11 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     const uint64_t start_ns = sl_clock_ns();
     sl_step_report_t report;
     int64_t n_valid = 0;
-    sl_status_t status = prepare(engine, batch, &n_valid);
+    sl_status_t status;
     int d;
 
+    SL_TRY(status, sl_engine_check_replicas(engine), out);
+    status = prepare(engine, batch, &n_valid);
     if (status < 0) {
         return sl_engine_together(engine, status);
     }
@@ -356,7 +361,6 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     }
     engine->n_steps++;
     *report_p = report;
-    status = sl_engine_check_replicas(engine);
 out:
     return status;
 }

@@ -24,22 +24,45 @@ void sl_abort_reset(sl_abort_t *abort)
 {
     (void)pthread_mutex_lock(&abort->lock);
     abort->status = SL_OK;
+    abort->is_remote = 0;
     abort->detail[0] = '\0';
     atomic_store_explicit(&abort->is_set, 0, memory_order_release);
     (void)pthread_mutex_unlock(&abort->lock);
 }
 
-void sl_abort_raise(sl_abort_t *abort, sl_status_t status)
+static void raise_first(sl_abort_t *abort, sl_status_t status,
+                        const char *detail, int is_remote)
 {
     (void)pthread_mutex_lock(&abort->lock);
     if (!atomic_load_explicit(&abort->is_set, memory_order_relaxed)) {
         abort->status = status;
-        (void)snprintf(abort->detail, sizeof(abort->detail), "%s",
-                       sl_last_error());
+        abort->is_remote = is_remote;
+        (void)snprintf(abort->detail, sizeof(abort->detail), "%s", detail);
         atomic_store_explicit(&abort->is_set, 1, memory_order_release);
     }
     (void)pthread_cond_broadcast(&abort->changed);
     (void)pthread_mutex_unlock(&abort->lock);
+}
+
+void sl_abort_raise(sl_abort_t *abort, sl_status_t status)
+{
+    raise_first(abort, status, sl_last_error(), 0);
+}
+
+void sl_abort_raise_remote(sl_abort_t *abort, sl_status_t status,
+                           const char *detail)
+{
+    raise_first(abort, status, detail, 1);
+}
+
+int sl_abort_is_remote(sl_abort_t *abort)
+{
+    int is_remote;
+
+    (void)pthread_mutex_lock(&abort->lock);
+    is_remote = abort->is_remote;
+    (void)pthread_mutex_unlock(&abort->lock);
+    return is_remote;
 }
 
 int sl_abort_await(sl_abort_t *abort, int ms)

@@ -22,6 +22,7 @@ typedef struct sl_abort {
     pthread_cond_t changed; /**< broadcast by every event of the engine */
     atomic_int is_set;      /**< set once per job, under lock */
     sl_status_t status;     /**< guarded by lock */
+    int is_remote;          /**< of another rank; guarded by lock */
     char detail[SL_ERROR_DETAIL_BYTES]; /**< guarded by lock */
 } sl_abort_t;
 
@@ -35,6 +36,10 @@ static inline int sl_abort_is_set(const sl_abort_t *abort)
 {
     return atomic_load_explicit(&abort->is_set, memory_order_acquire);
 }
+/** Likewise a failure of another rank. */
+void sl_abort_raise_remote(sl_abort_t *abort, sl_status_t status,
+                           const char *detail);
+int sl_abort_is_remote(sl_abort_t *abort);
 /** Wait at most `ms` for a failure. @return whether there is one */
 int sl_abort_await(sl_abort_t *abort, int ms);
 /** The recorded failure (SL_OK when none), its detail as sl_last_error(). */

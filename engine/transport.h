@@ -26,6 +26,7 @@
 #include "scheduler/scheduler.h"
 
 struct sl_world;
+struct sl_port_stats;
 struct sl_remote;
 
 /** One tensor on its way. */
@@ -76,6 +77,9 @@ typedef struct sl_channel {
 SL_NODISCARD sl_status_t sl_channel_open(sl_channel_t *channel,
                                          struct sl_world *world,
                                          sl_device_t *device, size_t max_bytes);
+/** Of an open one. @return whether it is */
+int sl_channel_stats(const sl_channel_t *channel,
+                     struct sl_port_stats *stats_p);
 /** Undo that. Collective per channel, with nothing under way. */
 void sl_channel_close(sl_channel_t *channel);
 /** After sl_world_recover(): messages are counted from 0. */

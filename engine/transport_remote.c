@@ -161,6 +161,17 @@ void sl_channel_close(sl_channel_t *channel)
     channel->remote = NULL;
 }
 
+int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
+{
+    const int is_open =
+        channel->remote != NULL && channel->remote->port != NULL;
+
+    if (is_open) {
+        sl_port_stats(channel->remote->port, stats_p);
+    }
+    return is_open;
+}
+
 void sl_channel_recover(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;

@@ -157,7 +157,8 @@ sl_status_t sl_stage_check_finite(const sl_stage_t *stage, double norm,
     sl_status_t status;
 
     *is_skipped_p = 0;
-    if (engine->dry != NULL || !engine->params.check_finite ||
+    if (engine->dry != NULL ||
+        engine->params.not_finite == SL_NOT_FINITE_GO_ON ||
         (isfinite(norm) && isfinite(loss))) {
         return SL_OK;
     }

@@ -59,20 +59,14 @@ static uint64_t hash_optimizer(const sl_optimizer_params_t *params,
 
 static uint64_t hash_params(const sl_engine_params_t *params)
 {
-    const int64_t counts[] = {params->n_stages,
-                              params->batch_rows,
-                              params->n_micro_batches,
-                              params->schedule,
-                              params->backward_order,
-                              params->recompute,
-                              (int64_t)params->seed,
-                              params->check_finite,
-                              params->not_finite,
-                              params->n_replicas,
-                              (int64_t)params->bucket_bytes,
-                              params->zero1,
-                              params->batch_norm,
-                              params->check_replicas};
+    const int64_t counts[] = {
+        params->n_stages,        params->batch_rows,
+        params->n_micro_batches, params->schedule,
+        params->backward_order,  params->recompute,
+        (int64_t)params->seed,   params->not_finite,
+        params->n_replicas,      (int64_t)params->bucket_bytes,
+        params->zero1,           params->batch_norm,
+        params->check_replicas};
     uint64_t hash = hash_model(params->model, 0);
     size_t i;
     int k;

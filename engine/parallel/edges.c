@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/parallel/parallel.h"
+#include "engine/world.h"
 
 /* This rank's side of a channel. */
 static sl_stage_t *own_stage(const sl_engine_t *engine,
@@ -111,4 +112,41 @@ void sl_edges_close(sl_engine_t *engine)
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_close(&engine->channels[c]);
     }
+}
+
+int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p)
+{
+    static const char *const kinds[] = {[SL_CHANNEL_FORWARD] = "forward",
+                                        [SL_CHANNEL_BACKWARD] = "backward",
+                                        [SL_CHANNEL_PARTS] = "parts",
+                                        [SL_CHANNEL_RESULTS] = "results",
+                                        [SL_CHANNEL_STATISTICS] = "statistics",
+                                        [SL_CHANNEL_TIE_GRADIENT] =
+                                            "tie gradient",
+                                        [SL_CHANNEL_TIE_VALUE] = "tie value"};
+    int c;
+
+    for (c = 0; c < engine->n_channels; c++) {
+        const sl_channel_t *channel = &engine->channels[c];
+        sl_port_stats_t stats;
+
+        if (!sl_channel_stats(channel, &stats) || i-- > 0) {
+            continue;
+        }
+        *edge_p =
+            (sl_edge_t){.kind = kinds[channel->kind],
+                        .from_replica = channel->from_cell / engine->n_stages,
+                        .from_stage = channel->from_stage,
+                        .to_replica = channel->to_cell / engine->n_stages,
+                        .to_stage = channel->to_stage,
+                        .layer = channel->layer,
+                        .peer = channel->peer,
+                        .is_sender = channel->is_sender,
+                        .n_messages = stats.n_messages,
+                        .n_bytes = stats.n_bytes,
+                        .latency_ns = stats.latency_ns,
+                        .n_stalls = stats.n_stalls};
+        return 1;
+    }
+    return 0;
 }

@@ -13,8 +13,7 @@ enum {
 
 static void on_abort(void *abort, sl_status_t status, const char *detail)
 {
-    sl_last_error_set(detail);
-    sl_abort_raise(abort, status);
+    sl_abort_raise_remote(abort, status, detail);
 }
 
 void sl_together_watch(sl_world_t *world, sl_abort_t *abort)

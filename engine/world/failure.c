@@ -166,7 +166,7 @@ static int neighbour(const sl_world_t *world, int step)
     return rank;
 }
 
-static void mark_gone(sl_world_t *world, int peer)
+static void mark_gone(sl_world_t *world, int peer, int is_dead)
 {
     const int before = neighbour(world, -1);
     int after;
@@ -175,6 +175,7 @@ static void mark_gone(sl_world_t *world, int peer)
         return;
     }
     world->peers[peer].is_gone = 1;
+    world->peers[peer].is_dead = is_dead;
     world->n_gone++;
     after = neighbour(world, -1);
     if (after != before) {
@@ -199,7 +200,7 @@ void sl_failure_gone(sl_world_t *world, int peer, const char *why)
     if (world->peers[peer].is_gone || world->is_over) {
         return;
     }
-    mark_gone(world, peer);
+    mark_gone(world, peer, 1);
     if (world->is_aborted) {
         sl_control_t gone = {.kind = SL_CONTROL_ABORT,
                              .rank = peer,
@@ -255,10 +256,14 @@ void sl_failure_left(sl_world_t *world, int peer)
 {
     char text[SL_WORLD_DETAIL_BYTES];
 
+    if (world->peers[peer].is_gone) {
+        return;
+    }
     (void)snprintf(text, sizeof(text), "rank %d on host %s has left the job",
                    peer, world->link->hosts[peer]);
-    mark_gone(world, peer);
-    sl_failure_enter(world, SL_ERR_COMM, peer, 1, text);
+    mark_gone(world, peer, 0);
+    /* it says so to all itself */
+    sl_failure_enter(world, SL_ERR_COMM, peer, 0, text);
     sl_port_drop_peer(world, peer);
     give_up_recovery(world, text);
 }
@@ -278,7 +283,7 @@ void sl_failure_on_abort(sl_world_t *world, int from,
         world->peers[from].aborted_epoch = control->epoch + 1;
     }
     if (control->is_gone) {
-        mark_gone(world, rank);
+        mark_gone(world, rank, 1);
     }
     sl_failure_enter(world, (sl_status_t)control->status, rank,
                      control->is_gone, control->detail);

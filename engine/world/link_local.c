@@ -37,7 +37,8 @@ typedef struct hub {
 } hub_t;
 
 enum {
-    N_BLOCKS = 64
+    N_BLOCKS = 64,
+    LEFT_BLOCK = N_BLOCKS - 1
 };
 
 typedef struct local {
@@ -249,7 +250,8 @@ static int do_sends(local_t *local)
         }
         xfer = next;
     }
-    while (local->sent.first != NULL) {
+    /* that it has left is known before it has arrived, or later */
+    while (local->sent.first != NULL && !is_held(local, LEFT_BLOCK)) {
         xfer = local->sent.first;
         (void)list_remove(&local->sent, xfer);
         sl_world_on_xfer(local->base.world, xfer);
@@ -315,7 +317,8 @@ static void local_wait(sl_link_t *link, sl_pace_t pace, uint64_t timeout_ns)
     const local_t *local = local_of(link);
 
     (void)pace;
-    if (local->sends.first != NULL || local->notes != NULL) {
+    if (local->sends.first != NULL || local->sent.first != NULL ||
+        local->notes != NULL) {
         timeout_ns = HELD_NS;
     }
     sl_waker_wait(&own_box(link)->waker, timeout_ns);
@@ -326,12 +329,12 @@ static void local_wake(sl_link_t *link)
     sl_waker_wake(&own_box(link)->waker);
 }
 
-static void local_stop(sl_link_t *link, int is_clean)
+static void local_stop(sl_link_t *link, sl_stop_t how)
 {
     local_t *local = local_of(link);
     mailbox_t *box = own_box(link);
 
-    (void)is_clean;
+    (void)how;
     local->jitter = 0;
     memset(local->is_held, 0, sizeof(local->is_held));
     (void)bring_notes(local);
@@ -432,7 +435,7 @@ static local_t *local_make(hub_t *hub, int rank)
         return NULL;
     }
     for (i = 0; i < hub->n; i++) {
-        (void)gethostname(local->base.hosts[i], SL_WORLD_HOST_BYTES - 1);
+        sl_link_host_name(local->base.hosts[i]);
     }
     local->base.ops = &local_ops;
     local->base.rank = rank;

@@ -7,8 +7,3 @@ sl_status_t sl_link_tcp_create(sl_link_t **link_p)
     (void)link_p;
     return SL_ERR_UNSUPPORTED;
 }
-sl_status_t sl_link_mpi_create(sl_link_t **link_p)
-{
-    (void)link_p;
-    return SL_ERR_UNSUPPORTED;
-}

@@ -147,17 +147,40 @@ static int is_misfit(sl_port_t *port, const sl_outgoing_t *item)
     return 1;
 }
 
+/* A receiver may grant the next message before the last one of its slot has
+ * left here. */
+static int has_room(const sl_port_t *port)
+{
+    return port->n_started - port->n_ended < (uint64_t)port->n_slots;
+}
+
+/* The same of put and get, whose messages differ in size. */
+static void take_next_room(sl_port_t *port)
+{
+    if (!port->has_next_room || port->n_started != port->n_ended) {
+        return;
+    }
+    port->has_next_room = 0;
+    if (sl_port_fit(port, port->next_room) < 0) {
+        sl_failure_enter(port->world, SL_ERR_NO_MEMORY, port->world->rank, 0,
+                         "no host memory for a message");
+        return;
+    }
+    port->n_credits++;
+}
+
 static void progress_sender(sl_port_t *port)
 {
     sl_outgoing_t item;
 
-    while (!port->world->is_aborted && !port->is_peer_done &&
+    take_next_room(port);
+    while (has_room(port) && !port->world->is_aborted && !port->is_peer_done &&
            pop_next(port, &item)) {
         if (!is_misfit(port, &item)) {
             begin_send(port, &item);
         }
     }
-    while (port->n_credits > 0 && is_paying_back(port)) {
+    while (port->n_credits > 0 && has_room(port) && is_paying_back(port)) {
         begin_send(port, NULL);
     }
 }
@@ -508,12 +531,12 @@ void sl_port_on_credit(sl_world_t *world, int from, const sl_control_t *control)
                          "no host memory for a port");
         return;
     }
-    if (port->is_direct && sl_port_fit(port, control->bytes) < 0) {
-        sl_failure_enter(world, SL_ERR_NO_MEMORY, world->rank, 0,
-                         "no host memory for a message");
-        return;
+    if (port->is_direct) {
+        port->has_next_room = 1;
+        port->next_room = control->bytes;
+    } else {
+        port->n_credits += control->n;
     }
-    port->n_credits += control->n;
     sl_port_progress(port);
 }
 

@@ -32,7 +32,8 @@ void sl_port_finish_direct(sl_port_t *port, sl_status_t status,
 
 static int is_drained(const sl_port_t *port)
 {
-    return port->n_started == port->n_ended && port->n_credits == 0;
+    return port->n_started == port->n_ended && port->n_credits == 0 &&
+           !port->has_next_room;
 }
 
 static void unlink_and_free(sl_port_t *port)
@@ -71,8 +72,10 @@ void sl_port_abort_all(sl_world_t *world)
         sl_port_t *port;
 
         for (port = world->peers[peer].ports; port != NULL; port = port->next) {
+            const int is_not_begun = port->is_direct && port->queue.n > 0;
+
             sl_port_clear_queue(port);
-            if (port->is_direct && is_drained(port)) {
+            if (is_not_begun || (port->is_direct && is_drained(port))) {
                 sl_port_finish_direct(port, SL_ERR_CANCELED, "");
             }
         }
@@ -112,6 +115,7 @@ static void drop_all(sl_port_t *port)
         slot->n_open = 0;
     }
     port->n_credits = 0;
+    port->has_next_room = 0;
     port->n_ended = port->n_started;
     port->is_acked = 1;
     sl_port_finish_direct(port, SL_ERR_CANCELED, "");

@@ -12,6 +12,7 @@
 #include "engine/world/world_internal.h"
 
 static const uint64_t SECOND_NS = 1000000000;
+static const uint64_t LEAVE_FAILED_NS = 10000000000;
 
 static size_t hook_piece_bytes; /* 0: the default */
 
@@ -86,32 +87,62 @@ void sl_request_finish(sl_world_t *world, sl_request_t *request,
 
 /* ---- leaving ---- */
 
-static void leave_at_once(sl_world_t *world)
+static void leave_failed(sl_world_t *world, uint64_t now_ns)
 {
     const sl_control_t leave = {.kind = SL_CONTROL_LEAVE, .is_gone = 1};
+    const uint64_t limit_ns = LEAVE_FAILED_NS < world->params.dead_ns
+                                  ? LEAVE_FAILED_NS
+                                  : world->params.dead_ns;
     int peer;
 
+    world->is_leaving = 1;
+    world->n_events++;
+    world->leave_deadline_ns = now_ns + limit_ns;
     for (peer = 0; peer < world->size; peer++) {
         if (peer != world->rank) {
             sl_control_send(world, peer, &leave);
         }
     }
-    world->is_over = 1;
 }
 
 static void leave_progress(sl_world_t *world, uint64_t now_ns)
 {
+    const int is_late = now_ns > world->leave_deadline_ns;
+
     if (world->leave == NULL || world->is_over) {
         return;
     }
-    if (world->is_aborted || world->n_gone > 0) {
-        leave_at_once(world);
-    } else if (now_ns > world->leave_deadline_ns) {
+    if (world->is_leaving) {
+        world->is_over = is_late || !world->link->ops->waits_for_all ||
+                         world->n_gone == world->size - 1;
+    } else if (world->is_aborted || world->n_gone > 0) {
+        leave_failed(world, now_ns);
+    } else if (is_late) {
         sl_warn("rank %d: the other ranks have not ended after %llu s",
                 world->rank,
                 (unsigned long long)(2 * world->params.dead_ns / SECOND_NS));
-        leave_at_once(world);
+        leave_failed(world, now_ns);
     }
+}
+
+/* How the others are left. */
+static sl_stop_t way_out(const sl_world_t *world)
+{
+    int n_dead = 0, first = world->rank, i;
+
+    if (!world->is_leaving) {
+        return SL_STOP_CLEAN;
+    }
+    for (i = 0; i < world->size; i++) {
+        n_dead += world->peers[i].is_dead;
+        if (!world->peers[i].is_dead && i < first) {
+            first = i;
+        }
+    }
+    if (n_dead == 0 && world->n_gone == world->size - 1) {
+        return SL_STOP_FAILED;
+    }
+    return first == world->rank ? SL_STOP_LOST_FIRST : SL_STOP_LOST;
 }
 
 static void on_leave(sl_world_t *world, sl_request_t *request)
@@ -240,7 +271,7 @@ static sl_status_t meet(sl_world_t *world)
     }
     return SL_OK;
 err_stop:
-    world->link->ops->stop(world->link, 0);
+    world->link->ops->stop(world->link, SL_STOP_UNMET);
 out:
     return status;
 }
@@ -269,8 +300,7 @@ static void *thread_main(void *arg)
     while (!world->is_over) {
         turn(world);
     }
-    world->link->ops->stop(world->link,
-                           !world->is_aborted && world->n_gone == 0);
+    world->link->ops->stop(world->link, way_out(world));
     sl_request_finish(world, world->leave, SL_OK, NULL);
     return NULL;
 }

@@ -75,10 +75,21 @@ typedef enum sl_pace {
     SL_PACE_IDLE   /* only signs of life, failures */
 } sl_pace_t;
 
+/** What stop can count on. */
+typedef enum sl_stop {
+    SL_STOP_CLEAN,      /* all leave, nothing is under way */
+    SL_STOP_FAILED,     /* the job failed, all leave */
+    SL_STOP_LOST,       /* some rank does not answer */
+    SL_STOP_LOST_FIRST, /* and this is the one to do something about it */
+    SL_STOP_UNMET       /* start failed */
+} sl_stop_t;
+
 /** All but wake are called on the communication thread. A send's receive is
  *  always posted before; several on one (peer, tag) match in order. */
 typedef struct sl_link_ops {
     const char *name;
+    /** A failed job is left together too, boundedly. */
+    int waits_for_all;
     /** Meet the others: sets rank, size, hosts. */
     sl_status_t (*start)(sl_link_t *link);
     /** Queue a control message; a copy is taken. */
@@ -93,8 +104,7 @@ typedef struct sl_link_ops {
     /** Sleep until something comes, wake or the timeout. */
     void (*wait)(sl_link_t *link, sl_pace_t pace, uint64_t timeout_ns);
     void (*wake)(sl_link_t *link);
-    /** Nothing under way here any more; `is_clean`: nor anywhere else. */
-    void (*stop)(sl_link_t *link, int is_clean);
+    void (*stop)(sl_link_t *link, sl_stop_t how);
     /** After stop, when the thread has ended; frees the link. */
     void (*destroy)(sl_link_t *link);
 } sl_link_ops_t;
@@ -116,6 +126,9 @@ void sl_world_on_lost(sl_world_t *world, int peer, const char *why);
 sl_status_t sl_link_mpi_create(sl_link_t **link_p);
 sl_status_t sl_link_tcp_create(sl_link_t **link_p);
 sl_status_t sl_link_local_create(int n, sl_link_t **links);
+
+/** This host, or what SLUICE_HOST says that it is. */
+void sl_link_host_name(char name[SL_WORLD_HOST_BYTES]);
 
 /** Sleeping for links that have nothing better. */
 typedef struct sl_waker {
@@ -182,6 +195,8 @@ struct sl_port {
     int is_direct;    /**< of put and get: room differs from one to the next */
     uint64_t n_waiting; /**< queued messages already counted as stalled */
     uint64_t n_credits;
+    int has_next_room; /**< direct sender: a credit that is not yet one */
+    size_t next_room;
     uint64_t n_started; /**< messages begun: sent, or posted to receive */
     uint64_t n_ended;   /**< of these, left or arrived */
     uint64_t n_released;
@@ -224,6 +239,7 @@ typedef struct sl_peer {
     uint64_t seen_ns;       /**< last sign of life */
     uint64_t aborted_epoch; /**< latest job that it has given up, plus 1 */
     int is_gone;            /**< dead, hung, left */
+    int is_dead;            /**< of these, not left */
     int is_ready;           /**< rank 0: waits for resume */
     uint64_t n_sums;        /**< rank 0: with is_ready */
     int is_leaving;         /**< rank 0: waits for goodbye */
@@ -292,6 +308,7 @@ struct sl_world {
     uint64_t n_events; /**< of this turn */
     uint64_t beat_ns, turn_ns;
     uint64_t leave_deadline_ns;
+    int is_leaving;                /**< after a failure: the others were told */
     sl_request_t *recover, *leave; /**< that wait */
     sl_deferred_t *deferred, **deferred_end;
 };

@@ -10,6 +10,15 @@ add_test(NAME cli.sharing
 add_test(NAME cli.rebalance
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_rebalance.sh
         $<TARGET_FILE:sluice>)
+# Open MPI is not instrumented for races.
+if(NOT SL_SANITIZE MATCHES thread)
+    add_test(NAME cli.mpi
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cli.mpi PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
+        PROCESSORS 2 ENVIRONMENT
+        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+endif()
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers

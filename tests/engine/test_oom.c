@@ -16,12 +16,14 @@ static int is_out_of_memory(sl_status_t status)
     return status == SL_ERR_NO_MEMORY || status == SL_ERR_QUOTA;
 }
 
-static void every_create_unwinds(void **state)
+static void check_create(int n_replicas)
 {
     fixture_run_t run = {.rows = 8,
                          .n_micro = 2,
                          .n_devices = 2,
                          .n_stages = 2,
+                         .n_replicas = n_replicas,
+                         .zero1 = 1,
                          .recompute = SL_RECOMPUTE_AUTO};
     sl_device_set_t *devices = NULL;
     sl_engine_params_t params;
@@ -30,7 +32,6 @@ static void every_create_unwinds(void **state)
     sl_status_t status;
     int n, is_hit = 1;
 
-    (void)state;
     run.model = fixture_gpt();
     fixture_params(&run, &devices, &params);
     for (n = 0; is_hit && n < MAX_ALLOCS; n++) {
@@ -53,6 +54,13 @@ static void every_create_unwinds(void **state)
     assert_in_range(n, 100, MAX_ALLOCS);
     sl_device_set_destroy(devices);
     sl_model_destroy(run.model);
+}
+
+static void every_create_unwinds(void **state)
+{
+    (void)state;
+    check_create(1);
+    check_create(2);
 }
 
 static void every_rehearsal_unwinds(void **state)
@@ -88,12 +96,13 @@ static void every_rehearsal_unwinds(void **state)
 
 /* The first step makes plans, lists and records; each of its allocations
  * fails once, and the step is then taken again. */
-static void every_step_can_be_retried(void **state)
+static void check_steps(int n_replicas)
 {
     fixture_run_t run = {.rows = 4,
                          .n_micro = 2,
                          .n_devices = 2,
                          .n_stages = 2,
+                         .n_replicas = n_replicas,
                          .recompute = SL_RECOMPUTE_FULL};
     sl_device_set_t *devices = NULL;
     sl_engine_t *engine = NULL;
@@ -103,7 +112,6 @@ static void every_step_can_be_retried(void **state)
     sl_status_t status;
     int n, is_hit = 1;
 
-    (void)state;
     run.model = fixture_resnet();
     batch = fixture_batch(run.model, run.rows, 0, 0);
     for (n = -1; is_hit && n < MAX_ALLOCS; n++) {
@@ -129,6 +137,13 @@ static void every_step_can_be_retried(void **state)
     assert_false(is_hit);
     assert_in_range(n, 50, MAX_ALLOCS);
     sl_model_destroy(run.model);
+}
+
+static void every_step_can_be_retried(void **state)
+{
+    (void)state;
+    check_steps(1);
+    check_steps(2);
 }
 
 int main(void)

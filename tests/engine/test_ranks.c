@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/rng.h"
 #include "engine/engine_internal.h"
 #include "tests/engine/rank_bed.h"
 
@@ -620,6 +622,196 @@ static void limits_move_on_every_rank(void **state)
     sl_model_destroy(run.model);
 }
 
+static void *raise_share(void *arg)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    sl_op_manager_t *ops = arg;
+
+    (void)nanosleep(&pause, NULL);
+    (void)!sl_op_manager_share_set(ops, 100.0, SL_SHARE_TOKEN_BUCKET);
+    return NULL;
+}
+
+/* Rank 1 is suspended in the middle of its work; the others wait for it. */
+static void body_suspended(bed_member_t *member)
+{
+    sl_op_manager_t *ops = member->devices->devices[0].ops;
+    sl_step_report_t report;
+    pthread_t thread;
+    int i;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (i = 0; i < 2; i++) {
+        if (member->rank == 1) {
+            (void)MEMBER_OK(member, sl_op_manager_share_set(
+                                        ops, 0.0, SL_SHARE_TOKEN_BUCKET));
+            if (!MEMBER_CHECK(member, pthread_create(&thread, NULL, raise_share,
+                                                     ops) == 0)) {
+                return;
+            }
+        }
+        (void)MEMBER_OK(
+            member,
+            sl_engine_step(member->engine, &member->bed->batches[i], &report));
+        if (member->rank == 1) {
+            (void)pthread_join(thread, NULL);
+        }
+    }
+}
+
+static void a_suspended_rank_is_waited_for(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 3};
+
+    (void)state;
+    run.model = fixture_mlp();
+    ranks_run(&bed, &run, 3, 2, body_suspended, NULL);
+    sl_model_destroy(run.model);
+}
+
+/* ---- edges ---- */
+
+static void body_edges(bed_member_t *member)
+{
+    sl_step_report_t report;
+    sl_edge_t edge;
+    int i, step, n_sent = 0;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (step = 0; step < 2; step++) {
+        (void)MEMBER_OK(member,
+                        sl_engine_step(member->engine,
+                                       &member->bed->batches[step], &report));
+    }
+    for (i = 0; sl_engine_edge(member->engine, i, &edge); i++) {
+        const int is_pipeline = strcmp(edge.kind, "forward") == 0 ||
+                                strcmp(edge.kind, "backward") == 0;
+
+        (void)MEMBER_CHECK(member, edge.peer != member->rank);
+        (void)MEMBER_CHECK(member, !is_pipeline || edge.n_messages == 2 * 4);
+        (void)MEMBER_CHECK(member, edge.n_messages == 0 || edge.n_bytes > 0);
+        n_sent += edge.is_sender && is_pipeline;
+    }
+    (void)MEMBER_CHECK(member, n_sent == 1);
+}
+
+static void edges_are_counted(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {.rows = 16,
+                         .n_micro = 4,
+                         .n_devices = 1,
+                         .n_stages = 2,
+                         .n_replicas = 1};
+
+    (void)state;
+    run.model = fixture_mlp();
+    ranks_run(&bed, &run, 2, 2, body_edges, NULL);
+    sl_model_destroy(run.model);
+}
+
+/* ---- many failures ---- */
+
+static uint32_t draw(int step, int attempt, int what)
+{
+    const sl_rng_t rng = sl_rng_at(3, (uint32_t)step, (uint32_t)attempt, 0,
+                                   SL_RNG_USE_SYNTHETIC);
+
+    return sl_rng_u32(&rng, (uint64_t)what);
+}
+
+/* Which rank gets an empty batch in an attempt; -1: none. */
+static int unlucky(const rank_bed_t *bed, int step, int attempt)
+{
+    const int rank = (int)(draw(step, attempt, 0) % 8u);
+
+    return attempt < 6 && rank < bed->n_ranks ? rank : -1;
+}
+
+static void pause_a_little(int step, int attempt, int rank)
+{
+    const struct timespec pause = {
+        .tv_nsec = (long)(draw(step, attempt, 1 + rank) % 300000u)};
+
+    if (draw(step, attempt, 100 + rank) % 2u == 0) {
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* A failed attempt is one on every rank, one that succeeds too. */
+static int try_step(bed_member_t *member, int step, int attempt)
+{
+    const int bad = unlucky(member->bed, step, attempt);
+    const sl_batch_t empty = {0};
+    const sl_batch_t *batch =
+        bad == member->rank ? &empty : &member->bed->batches[step];
+    const int is_step = draw(step, attempt, 50) % 3u != 0 || attempt >= 6;
+    sl_eval_sums_t sums = {0};
+    sl_step_report_t report;
+    sl_status_t status;
+
+    pause_a_little(step, attempt, member->rank);
+    status = is_step ? sl_engine_step(member->engine, batch, &report)
+                     : sl_engine_evaluate(member->engine, batch, &sums);
+    (void)MEMBER_CHECK(member,
+                       status == (bad < 0 ? SL_OK : SL_ERR_INVALID_ARG));
+    if (!is_step || bad >= 0) {
+        return 0;
+    }
+    member->result.losses[step] = report.loss;
+    member->result.norms[step] = report.gradient_norm;
+    return 1;
+}
+
+static void body_chaos(bed_member_t *member)
+{
+    int step, attempt;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (step = 0; step < member->bed->n_batches; step++) {
+        for (attempt = 0; attempt < 8 && !try_step(member, step, attempt);
+             attempt++) {
+        }
+    }
+    (void)MEMBER_OK(member,
+                    sl_engine_state_hash(member->engine, &member->result.hash));
+}
+
+static void failures_at_any_instant_cost_nothing(void **state)
+{
+    static rank_bed_t bed;
+    const shape_t shape = {2, 2, 4, 1};
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_steps = 8,
+                         .n_devices = 4,
+                         .n_stages = 2,
+                         .n_replicas = 2};
+    fixture_result_t want;
+    int r;
+
+    (void)state;
+    run.model = fixture_gpt();
+    want = fixture_train(&run);
+    run.n_devices = 1;
+    for (run.zero1 = 0; run.zero1 < 2; run.zero1++) {
+        ranks_run(&bed, &run, 4, 8, body_chaos, NULL);
+        (void)sl_test_log_take();
+        for (r = 0; r < 4; r++) {
+            assert_same(&bed.members[r], &want, &shape);
+        }
+    }
+    sl_model_destroy(run.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +827,9 @@ int main(void)
         sl_unit_test(state_goes_in_and_out_on_all_ranks),
         sl_unit_test(the_memory_plan_is_of_all_ranks),
         sl_unit_test(limits_move_on_every_rank),
+        sl_unit_test(a_suspended_rank_is_waited_for),
+        sl_unit_test(edges_are_counted),
+        sl_unit_test(failures_at_any_instant_cost_nothing),
     };
 
     return cmocka_run_group_tests_name("engine.ranks", tests, NULL, NULL);

@@ -399,6 +399,34 @@ static void not_finite_in_one_replica(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Whoever asks for it gets the poisoned state. */
+static void not_finite_goes_on_when_asked(void **state)
+{
+    fixture_run_t run = {.rows = 4,
+                         .n_micro = 2,
+                         .n_devices = 2,
+                         .n_stages = 1,
+                         .n_replicas = 2,
+                         .not_finite = SL_NOT_FINITE_GO_ON};
+    sl_device_set_t *devices;
+    sl_engine_t *engine;
+    sl_step_report_t report;
+    sl_batch_t batch;
+    float values[28];
+
+    (void)state;
+    run.model = fixture_mlp();
+    fixture_engine(&run, &devices, &engine);
+    batch = poisoned(run.model, run.rows, 3);
+    sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    assert_false(report.is_skipped);
+    sl_assert_ok(sl_engine_param_get(engine, 1, 0, values));
+    assert_true(isnan(values[0]));
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
+}
+
 /* One device has no room: the step fails on all, and can be taken again. */
 static void out_of_memory_on_one_cell(void **state)
 {
@@ -631,6 +659,46 @@ static void the_memory_plan_counts_buckets(void **state)
     sl_model_destroy(run.model);
 }
 
+/* What is recomputed to fit changes no bit, on any replica. */
+static void recompute_auto_fits_all_replicas(void **state)
+{
+    fixture_run_t run = {.rows = 128,
+                         .n_micro = 8,
+                         .n_steps = 2,
+                         .n_devices = 4,
+                         .n_stages = 2,
+                         .n_replicas = 2};
+    sl_device_set_t *devices;
+    sl_engine_params_t params;
+    sl_memory_plan_t full = {0}, none = {0};
+    fixture_result_t want, got;
+    int d;
+
+    (void)state;
+    run.model = fixture_unet();
+    want = fixture_train(&run);
+    fixture_params(&run, &devices, &params);
+    sl_assert_ok(sl_engine_rehearse(&params, &none));
+    params.recompute = SL_RECOMPUTE_FULL;
+    sl_assert_ok(sl_engine_rehearse(&params, &full));
+    for (d = 0; d < 4; d++) {
+        const size_t most = none.devices[d].held_bytes;
+        const size_t least = full.devices[d].held_bytes;
+
+        if (most > least && most - (most - least) / 4 > run.memory_bytes) {
+            run.memory_bytes = most - (most - least) / 4;
+        }
+    }
+    assert_true(run.memory_bytes > 0);
+    sl_memory_plan_cleanup(&none);
+    sl_memory_plan_cleanup(&full);
+    sl_device_set_destroy(devices);
+    run.recompute = SL_RECOMPUTE_AUTO;
+    got = fixture_train(&run);
+    assert_same(&got, &want, &run);
+    sl_model_destroy(run.model);
+}
+
 /* ---- reports ---- */
 
 static void cells_and_signals_are_told(void **state)
@@ -719,11 +787,13 @@ int main(void)
         sl_unit_test(evaluation_gives_the_same_sums),
         sl_unit_test(statistics_of_all_or_of_the_first),
         sl_unit_test(not_finite_in_one_replica),
+        sl_unit_test(not_finite_goes_on_when_asked),
         sl_unit_test(out_of_memory_on_one_cell),
         sl_unit_test(a_replica_that_drifts_is_found),
         sl_unit_test(state_moves_between_grids),
         sl_unit_test(gradients_are_those_of_the_mini_batch),
         sl_unit_test(the_memory_plan_counts_buckets),
+        sl_unit_test(recompute_auto_fits_all_replicas),
         sl_unit_test(cells_and_signals_are_told),
         sl_unit_test(wrong_counts_are_refused),
     };

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sleep until somebody wakes, for links that have nothing better. */
+/* What links have in common. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "engine/world/world_internal.h"
@@ -42,4 +45,16 @@ void sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns)
     }
     waker->has_news = 0;
     (void)pthread_mutex_unlock(&waker->lock);
+}
+
+void sl_link_host_name(char name[SL_WORLD_HOST_BYTES])
+{
+    const char *given = getenv("SLUICE_HOST");
+
+    if (given != NULL && *given != '\0') {
+        (void)snprintf(name, SL_WORLD_HOST_BYTES, "%s", given);
+    } else if (gethostname(name, SL_WORLD_HOST_BYTES) != 0) {
+        (void)snprintf(name, SL_WORLD_HOST_BYTES, "localhost");
+    }
+    name[SL_WORLD_HOST_BYTES - 1] = '\0';
 }

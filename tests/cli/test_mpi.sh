@@ -1,0 +1,133 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `mpirun sluice train`: the state of one process, told once; an end that is
+# asked of one rank; an error on one rank.
+#   tests/cli/test_mpi.sh build/sluice
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+command -v mpirun >/dev/null || {
+    echo "no mpirun"
+    exit 77
+}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+XDG_CACHE_HOME=$folder/cache
+export SLUICE_RUN_DIR XDG_CACHE_HOME
+mkdir -m 700 run
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_btl=self,vader,tcp
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
+n_passed=0
+n_failed=0
+
+ok() { n_passed=$((n_passed + 1)); }
+bad() {
+    n_failed=$((n_failed + 1))
+    echo "FAILED: $1"
+    sed 's/^/    /' out err
+}
+check() {
+    what=$1
+    shift
+    if "$@"; then ok; else bad "$what"; fi
+}
+launch() {
+    ranks=$1
+    shift
+    timeout 120 mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
+}
+hash_line() { sed -n 's/.*\(step .*state-hash .*\)/\1/p' out; }
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
+model: {type: gpt, layers: 2, width: 16, heads: 2, vocab: 17, dropout: 0.1}
+train: {batch: 11, micro_batches: 2, steps: 3, seed: 5, eval_every: 2}
+devices: {threads: 1}
+parallel: {check_replicas: 1}
+optimizer: {type: adamw, lr: 0.01, clip_norm: 1.0, weight_decay: 0.1}
+YAML
+cat >resnet.yaml <<'YAML'
+data:
+  format: synthetic_images
+  image: {channels: 3, height: 16, width: 16}
+  classes: 4
+  n_samples: 64
+model: {type: resnet, depth: 18, stem: cifar, classes: 4}
+train: {batch: 10, micro_batches: 2, steps: 2}
+devices: {threads: 1}
+optimizer: {type: sgd, lr: 0.05, momentum: 0.9}
+YAML
+
+# same CONFIG RANKS OPTIONS...: as one process with one device a cell
+same() {
+    config=$1
+    ranks=$2
+    shift 2
+    "$sluice" train "$config" --quiet --devices cpu:1 --stages 1 "$@" \
+        >out 2>err
+    want=$(hash_line)
+    launch "$ranks" "$sluice" train "$config" --quiet "$@" $extra >out 2>err
+    check "$config on $ranks ranks, $*: $want" test "$want" = "$(hash_line)"
+    check "one line with the hash" test "$(grep -c state-hash out)" -eq 1
+}
+extra="" same gpt.yaml 2
+extra="--schedule 1f1b" same gpt.yaml 4
+extra="--stages 2 --recompute full" same gpt.yaml 4 --replicas 2
+extra="--stages 1 --zero1 true" same gpt.yaml 2 --replicas 2
+extra="--stages 3 --devices cpu:2" same gpt.yaml 3 --replicas 2
+extra="--zero1 true --bucket-bytes 10KiB" same resnet.yaml 4 --replicas 2
+extra="" same resnet.yaml 2
+check "one line an evaluation" test "$(grep -c validation out)" -le 1
+
+# the weights that ranks write are those of one process
+"$sluice" train gpt.yaml --quiet --save one.st >out 2>err
+launch 3 "$sluice" train gpt.yaml --quiet --save three.st >out 2>err
+check "equal files of weights" cmp -s one.st three.st
+
+# the plan names the devices of all ranks
+launch 2 "$sluice" plan gpt.yaml --replicas 2 --stages 1 >out 2>err
+check "a plan of two ranks" grep -q '^1/cpu:0' out
+check "their places" grep -q '^replica 1: stage 0 .*/1/cpu:0' out
+
+# one rank is asked to end: all end after the same step
+launch 3 sh -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
+    "$sluice" train gpt.yaml --quiet --steps 1000000 --set train.eval_every=0 \
+    >out 2>err &
+launcher=$!
+for _ in $(seq 100); do
+    [ -s pid.1 ] && break
+    sleep 0.1
+done
+sleep 3
+kill -TERM "$(cat pid.1)"
+wait $launcher
+status=$?
+check "exit status $status of an interrupted job" test $status -eq 130
+check "its hash" test "$(grep -c state-hash out)" -eq 1
+
+# one rank has too little memory: all end, one message
+timeout 120 mpirun --oversubscribe --bind-to none \
+    -n 1 "$sluice" train gpt.yaml --quiet --stages 3 : \
+    -n 1 "$sluice" train gpt.yaml --quiet --stages 3 --device-memory 4KiB : \
+    -n 1 "$sluice" train gpt.yaml --quiet --stages 3 >out 2>err
+status=$?
+check "exit status $status without memory" test $status -ne 0 -a $status -ne 124
+check "the reason" grep -q "limit" err
+
+# another config on one rank
+timeout 120 mpirun --oversubscribe --bind-to none \
+    -n 1 "$sluice" train gpt.yaml --quiet : \
+    -n 1 "$sluice" train gpt.yaml --quiet --seed 6 >out 2>err
+status=$?
+check "exit status $status with two configs" \
+    test $status -ne 0 -a $status -ne 124
+check "who differs" grep -q 'rank 1' err
+
+# fewer cells than ranks
+launch 4 "$sluice" train gpt.yaml --quiet --stages 2 >out 2>err
+check "a rank without work" grep -q 'without work' err
+
+echo "$n_passed passed, $n_failed failed"
+[ $n_failed -eq 0 ]
