@@ -26,14 +26,18 @@ SL_API const int *sl_engine_cuts(const sl_engine_t *engine);
  *
  * Layers move one by one, so that a device holds at most one layer more than
  * before or after. When a device has no room for a layer, or host memory ends,
- * everything moves back and the engine goes on as it was.
+ * everything moves back and the engine goes on as it was (or, when there is
+ * no way back, with the cuts of that moment).
+ *
+ * With several ranks it is collective. There the failure of a link, or of the
+ * memory for its messages after the move, is final.
  *
  * @param[in]  cuts     n_stages + 1 entries, copied
  * @param[out] report_p may be NULL
  * @return SL_OK; SL_ERR_CONFIG (cuts); SL_ERR_QUOTA, SL_ERR_NO_MEMORY (as it
  *         was); SL_ERR_CANCELED (a failed engine); SL_ERR_UNSUPPORTED (several
- *         replicas or processes); SL_ERR_DEVICE, after which the engine is
- *         failed
+ *         replicas, or kinds of devices); SL_ERR_DEVICE and SL_ERR_COMM, after
+ *         which the engine is failed
  */
 SL_API SL_NODISCARD sl_status_t sl_engine_repartition(
     sl_engine_t *engine, const int *cuts, sl_repartition_report_t *report_p);
