@@ -240,6 +240,44 @@ static void ranks_must_ask_for_the_same(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Rank 1 has failed for another reason when a move begins: all are told, and
+ * can go on. */
+static void move_after_a_failure(bed_member_t *member)
+{
+    const int n = member->params.model->n_layers;
+    const int cuts[3] = {0, 1, n};
+
+    if (!member_create(member)) {
+        return;
+    }
+    if (member->rank == 1) {
+        sl_world_abort(member->world, SL_ERR_IO, "the disk of rank 1");
+    }
+    (void)MEMBER_CHECK(member,
+                       sl_engine_repartition(member->engine, cuts, NULL) < 0);
+    if (take_step(member, 0)) {
+        (void)MEMBER_OK(
+            member, sl_engine_state_hash(member->engine, &member->result.hash));
+    }
+}
+
+static void a_failure_ends_a_move_on_all_ranks(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 2, .n_steps = 1};
+    fixture_result_t want;
+
+    (void)state;
+    run.model = fixture_resnet();
+    ranks_run(&bed, &run, 2, 1, move_after_a_failure, NULL);
+    (void)sl_test_log_take();
+    run.n_stages = 1;
+    want = fixture_train(&run);
+    assert_same(&bed, &want);
+    sl_model_destroy(run.model);
+}
+
 static void move_with_replicas(bed_member_t *member)
 {
     const int n = member->params.model->n_layers;
@@ -279,6 +317,7 @@ int main(void)
         sl_unit_test(a_unet_moves_between_ranks),
         sl_unit_test(a_rank_without_room_keeps_all_as_they_were),
         sl_unit_test(ranks_must_ask_for_the_same),
+        sl_unit_test(a_failure_ends_a_move_on_all_ranks),
         sl_unit_test(replicas_are_refused),
     };
 
