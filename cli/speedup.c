@@ -66,6 +66,7 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
     sl_job_engine_params(job, &params);
     SL_TRY(status, sl_engine_create(&params, &contest->pipeline), out);
     params.devices = contest->one_device;
+    params.grid = NULL;
     SL_TRY(status, sl_engine_create(&params, &contest->serial), out);
     params.n_stages = 1;
     contest->one_cut[1] = job->model->n_layers;

@@ -331,7 +331,8 @@ sl_status_t sl_engine_params_complete(sl_engine_params_t *params,
     }
     SL_TRY(status, sl_engine_params_check(params), out);
     SL_TRY(status,
-           sl_grid_check(params->grid, params->n_replicas, params->n_stages),
+           sl_grid_check(params->grid, params->n_replicas, params->n_stages,
+                         params->devices->n_devices),
            out);
     if (params->world != NULL) {
         status = sl_together_compare(params);

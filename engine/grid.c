@@ -147,11 +147,21 @@ const sl_grid_slot_t *sl_grid_slot(const sl_grid_t *grid, int cell, int n_cells)
     return &grid->slots[(int64_t)cell * grid->n_slots / n_cells];
 }
 
-sl_status_t sl_grid_check(const sl_grid_t *grid, int n_replicas, int n_stages)
+sl_status_t sl_grid_check(const sl_grid_t *grid, int n_replicas, int n_stages,
+                          int n_devices)
 {
     const int n_cells = n_replicas * n_stages;
     sl_status_t status = SL_OK;
-    int rank, c;
+    int rank, c, n_own = 0;
+
+    for (c = 0; c < grid->n_slots; c++) {
+        n_own += grid->slots[c].rank == grid->rank;
+    }
+    if (n_own != n_devices) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "grid: made for %d devices of this rank, not for %d", n_own,
+                n_devices);
+    }
 
     for (rank = 0; rank < grid->n_ranks; rank++) {
         for (c = 0; c < n_cells; c++) {

@@ -44,10 +44,11 @@ SL_API void sl_grid_destroy(sl_grid_t *grid);
 SL_API const sl_grid_slot_t *sl_grid_slot(const sl_grid_t *grid, int cell,
                                           int n_cells);
 
-/** Every rank must have a cell.
- *  @return SL_OK, SL_ERR_CONFIG */
+/** Every rank must have a cell, and this one `n_devices` devices.
+ *  @return SL_OK, SL_ERR_CONFIG, SL_ERR_INVALID_ARG */
 SL_API SL_NODISCARD sl_status_t sl_grid_check(const sl_grid_t *grid,
-                                              int n_replicas, int n_stages);
+                                              int n_replicas, int n_stages,
+                                              int n_devices);
 
 /** The mapping as text, a line a replica:
  *      replica 0: stage 0 node1/0/cpu:0, stage 1 node1/1/cpu:0

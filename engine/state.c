@@ -5,23 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/together.h"
-
-typedef enum sl_state_kind {
-    STATE_VALUE,
-    STATE_GRADIENT,
-    STATE_MOMENT
-} sl_state_kind_t;
-
-/* What is read or written. */
-typedef struct sl_state_item {
-    int layer, param;
-    const sl_param_t *desc;
-    sl_state_kind_t kind;
-    int moment;
-} sl_state_item_t;
+#include "engine/state.h"
 
 static sl_status_t find_item(const sl_engine_t *engine, int layer, int param,
                              sl_state_kind_t kind, int moment,
@@ -42,11 +28,11 @@ static sl_status_t find_item(const sl_engine_t *engine, int layer, int param,
     item->desc = &model->layers[layer]->params[param];
     item->kind = kind;
     item->moment = moment;
-    if (kind != STATE_VALUE && item->desc->kind != SL_PARAM_TRAINED) {
+    if (kind != SL_STATE_VALUE && item->desc->kind != SL_PARAM_TRAINED) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "layer %s: %s has no gradient",
                 model->layers[layer]->name, item->desc->name);
     }
-    if (kind == STATE_MOMENT &&
+    if (kind == SL_STATE_MOMENT &&
         (moment < 0 || moment >= n_moments || item->desc->tied_layer >= 0)) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                 "layer %s: %s has no moment %d", model->layers[layer]->name,
@@ -56,8 +42,8 @@ out:
     return status;
 }
 
-static sl_status_t storage_alloc(const sl_engine_t *engine,
-                                 const sl_state_item_t *item, char **storage_p)
+sl_status_t sl_state_alloc(const sl_engine_t *engine,
+                           const sl_state_item_t *item, char **storage_p)
 {
     sl_status_t status;
 
@@ -77,7 +63,7 @@ out:
 static int is_shared_out(const sl_engine_t *engine, const sl_state_item_t *item)
 {
     return engine->n_replicas > 1 && engine->params.zero1 &&
-           item->kind != STATE_VALUE && item->desc->tied_layer < 0;
+           item->kind != SL_STATE_VALUE && item->desc->tied_layer < 0;
 }
 
 /* The bytes [*begin_p, *end_p) of an item's storage that a replica has; the
@@ -109,14 +95,14 @@ static char *item_ptr(const sl_stage_t *stage, const sl_stage_param_t *param,
                       const sl_state_item_t *item, size_t begin)
 {
     const sl_storage_t storage =
-        item->kind == STATE_VALUE ? param->value
-        : item->kind == STATE_GRADIENT
+        item->kind == SL_STATE_VALUE ? param->value
+        : item->kind == SL_STATE_GRADIENT
             ? param->grad
             : sl_param_moment(stage, param, item->moment,
                               begin / sizeof(float));
     char *ptr = sl_storage_ptr(&storage);
 
-    return item->kind == STATE_MOMENT ? ptr : ptr + begin;
+    return item->kind == SL_STATE_MOMENT ? ptr : ptr + begin;
 }
 
 /* A replica's part of an item into `storage` on rank `root`; other ranks may
@@ -171,7 +157,7 @@ static sl_status_t read_item(const sl_engine_t *engine,
                               sl_engine_find_stage(engine, r, stage) != NULL);
     }
     if (is_here) {
-        SL_TRY(status, storage_alloc(engine, item, storage_p), out);
+        SL_TRY(status, sl_state_alloc(engine, item, storage_p), out);
     }
     for (r = is_shared ? 0 : replica;
          r < (is_shared ? engine->n_replicas : replica + 1); r++) {
@@ -186,10 +172,9 @@ static sl_device_kind_t kind_of(const sl_engine_t *engine)
     return engine->params.devices->devices[0].kind;
 }
 
-/* An item's plain values on its rank. @return whether this is it */
-static sl_status_t read_plain(const sl_engine_t *engine,
-                              const sl_state_item_t *item, float *plain,
-                              int *is_here_p)
+sl_status_t sl_state_read(const sl_engine_t *engine,
+                          const sl_state_item_t *item, float *plain,
+                          int *is_here_p)
 {
     const sl_layer_t *layer = engine->params.model->layers[item->layer];
     char *storage = NULL;
@@ -218,7 +203,7 @@ static sl_status_t get(sl_engine_t *engine, const sl_state_item_t *item,
     sl_status_t status;
     int is_here;
 
-    SL_TRY(status, read_plain(engine, item, plain, &is_here), out);
+    SL_TRY(status, sl_state_read(engine, item, plain, &is_here), out);
     status = sl_engine_broadcast(engine, root, plain, n * sizeof(*plain));
 out:
     return status;
@@ -230,7 +215,8 @@ sl_status_t sl_state_get(sl_engine_t *engine, int layer, int param,
     sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find_item(engine, layer, param, STATE_VALUE, 0, &item), out);
+    SL_TRY(status, find_item(engine, layer, param, SL_STATE_VALUE, 0, &item),
+           out);
     status = get(engine, &item, plain);
 out:
     return status;
@@ -249,7 +235,7 @@ sl_status_t sl_engine_gradient_get(sl_engine_t *engine, int layer, int param,
     sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find_item(engine, layer, param, STATE_GRADIENT, 0, &item),
+    SL_TRY(status, find_item(engine, layer, param, SL_STATE_GRADIENT, 0, &item),
            out);
     status = get(engine, &item, plain);
 out:
@@ -262,7 +248,8 @@ sl_status_t sl_engine_moment_get(sl_engine_t *engine, int layer, int param,
     sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find_item(engine, layer, param, STATE_MOMENT, moment, &item),
+    SL_TRY(status,
+           find_item(engine, layer, param, SL_STATE_MOMENT, moment, &item),
            out);
     status = get(engine, &item, plain);
 out:
@@ -298,7 +285,7 @@ static sl_status_t set(sl_engine_t *engine, const sl_state_item_t *item,
     sl_status_t status;
     int r;
 
-    SL_TRY(status, storage_alloc(engine, item, &storage), out);
+    SL_TRY(status, sl_state_alloc(engine, item, &storage), out);
     SL_TRY(status,
            sl_layer_param_pack(engine->params.model->layers[item->layer],
                                kind_of(engine), item->param, plain, storage),
@@ -342,7 +329,8 @@ sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
     sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find_item(engine, layer, param, STATE_VALUE, 0, &item), out);
+    SL_TRY(status, find_item(engine, layer, param, SL_STATE_VALUE, 0, &item),
+           out);
     if (item.desc->tied_layer >= 0) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                 "layer %s: %s is tied; set layer %s",
@@ -367,186 +355,10 @@ sl_status_t sl_engine_moment_set(sl_engine_t *engine, int layer, int param,
     sl_state_item_t item;
     sl_status_t status;
 
-    SL_TRY(status, find_item(engine, layer, param, STATE_MOMENT, moment, &item),
+    SL_TRY(status,
+           find_item(engine, layer, param, SL_STATE_MOMENT, moment, &item),
            out);
     status = set(engine, &item, plain);
 out:
     return sl_engine_together(engine, status);
-}
-
-/* ---- hashes ---- */
-
-/* Value, then moments, of a parameter into the hash on its rank. */
-static sl_status_t hash_param(const sl_engine_t *engine, int layer, int param,
-                              uint64_t *hash_p)
-{
-    const sl_param_t *desc =
-        &engine->params.model->layers[layer]->params[param];
-    const size_t n = (size_t)sl_tensor_elements(&desc->desc);
-    const int n_moments =
-        desc->kind == SL_PARAM_TRAINED
-            ? sl_optimizer_n_moments(&engine->params.optimizer)
-            : 0;
-    float *plain = malloc(n * sizeof(*plain) + 1);
-    sl_status_t status = SL_OK;
-    int i, is_here = 0;
-
-    if (plain == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "no host memory to hash %zu values", n);
-    }
-    for (i = -1; i < n_moments; i++) {
-        const sl_state_item_t item = {.layer = layer,
-                                      .param = param,
-                                      .desc = desc,
-                                      .kind =
-                                          i < 0 ? STATE_VALUE : STATE_MOMENT,
-                                      .moment = i};
-
-        SL_TRY(status, read_plain(engine, &item, plain, &is_here), out);
-        if (is_here) {
-            *hash_p = sl_hash(plain, n * sizeof(*plain), *hash_p);
-        }
-    }
-out:
-    free(plain);
-    return status;
-}
-
-static sl_status_t hash_layer(const sl_engine_t *engine, int layer,
-                              uint64_t *hash_p)
-{
-    const sl_layer_t *own = engine->params.model->layers[layer];
-    sl_status_t status = SL_OK;
-    int p;
-
-    for (p = 0; p < own->n_params; p++) {
-        if (sl_param_is_state(&own->params[p])) {
-            SL_TRY(status, hash_param(engine, layer, p, hash_p), out);
-        }
-    }
-out:
-    return status;
-}
-
-/* The hash goes from the rank of one stage to that of the next. */
-static sl_status_t hash_state(const sl_engine_t *engine, uint64_t *hash_p)
-{
-    sl_status_t status = SL_OK;
-    int k, l;
-
-    for (k = 0; k < engine->n_stages; k++) {
-        for (l = engine->params.cuts[k]; l < engine->params.cuts[k + 1]; l++) {
-            SL_TRY(status, hash_layer(engine, l, hash_p), out);
-        }
-        SL_TRY(status,
-               sl_engine_broadcast(engine, sl_engine_rank_of(engine, 0, k),
-                                   hash_p, sizeof(*hash_p)),
-               out);
-    }
-out:
-    return status;
-}
-
-sl_status_t sl_engine_state_hash(sl_engine_t *engine, uint64_t *hash_p)
-{
-    uint64_t hash = 0;
-    sl_status_t status = sl_engine_together(engine, hash_state(engine, &hash));
-
-    if (status >= 0) {
-        *hash_p = hash;
-    }
-    return status;
-}
-
-/* All values of a stage as they are stored. */
-static sl_status_t hash_stage(const sl_engine_t *engine, int replica, int k,
-                              uint64_t *hash_p)
-{
-    const sl_stage_t *stage = sl_engine_find_stage(engine, replica, k);
-    sl_status_t status = SL_OK;
-    int p;
-
-    for (p = 0; stage != NULL && p < stage->n_params; p++) {
-        const sl_stage_param_t *param = &stage->params[p];
-        const sl_state_item_t item = {
-            .layer = param->layer, .param = param->param, .desc = param->desc};
-        char *storage = NULL;
-
-        if (param->desc->kind == SL_PARAM_ACCUMULATOR) {
-            continue;
-        }
-        SL_TRY(status, storage_alloc(engine, &item, &storage), out);
-        status = sl_device_copy_wait(stage->device, storage,
-                                     sl_storage_ptr(&param->value),
-                                     param->desc->storage_bytes);
-        *hash_p = sl_hash(storage, param->desc->storage_bytes, *hash_p);
-        free(storage);
-        SL_TRY(status, status, out);
-    }
-out:
-    return status;
-}
-
-static sl_status_t hash_replica(const sl_engine_t *engine, int replica,
-                                uint64_t *hash_p)
-{
-    sl_status_t status = SL_OK;
-    int k;
-
-    for (k = 0; k < engine->n_stages; k++) {
-        SL_TRY(status, hash_stage(engine, replica, k, hash_p), out);
-        SL_TRY(status,
-               sl_engine_broadcast(engine,
-                                   sl_engine_rank_of(engine, replica, k),
-                                   hash_p, sizeof(*hash_p)),
-               out);
-    }
-out:
-    return status;
-}
-
-sl_status_t sl_engine_replica_hash(sl_engine_t *engine, int replica,
-                                   uint64_t *hash_p)
-{
-    uint64_t hash = 0;
-    sl_status_t status;
-
-    if (replica < 0 || replica >= engine->n_replicas) {
-        SL_FAIL(status, SL_ERR_INVALID_ARG, out, "there is no replica %d of %d",
-                replica, engine->n_replicas);
-    }
-    status = sl_engine_together(engine, hash_replica(engine, replica, &hash));
-    if (status >= 0) {
-        *hash_p = hash;
-    }
-out:
-    return status;
-}
-
-sl_status_t sl_engine_check_replicas(sl_engine_t *engine)
-{
-    const int every = engine->params.check_replicas;
-    uint64_t first = 0, hash;
-    sl_status_t status = SL_OK;
-    int r;
-
-    if (every == 0 || engine->n_replicas == 1 || engine->is_failed ||
-        engine->n_steps == 0 ||
-        engine->n_steps % (uint32_t)every != 0) {
-        return SL_OK;
-    }
-    for (r = 0; r < engine->n_replicas; r++) {
-        SL_TRY(status, sl_engine_replica_hash(engine, r, &hash), out);
-        first = r == 0 ? hash : first;
-        if (hash != first) {
-            SL_FAIL(status, SL_ERR_CORRUPT, out,
-                    "after %u steps replica %d is not what replica 0 is: a "
-                    "device or a link has changed bits; go on from a "
-                    "checkpoint",
-                    engine->n_steps, r);
-        }
-    }
-out:
-    return status;
 }

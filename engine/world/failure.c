@@ -64,14 +64,14 @@ static int has_receiver_from(const sl_world_t *world, int peer)
 
 /* All must know of the failure, and those who send to us, that we take no
  * message any more. */
-static void tell(sl_world_t *world, const sl_control_t *abort, int is_to_all)
+static void tell(sl_world_t *world, const sl_notice_t *abort, int is_to_all)
 {
     int peer;
 
     for (peer = 0; peer < world->size; peer++) {
         if (peer != world->rank &&
             (is_to_all || has_receiver_from(world, peer))) {
-            sl_control_send(world, peer, abort);
+            sl_notice_send(world, peer, abort);
         }
     }
 }
@@ -79,10 +79,10 @@ static void tell(sl_world_t *world, const sl_control_t *abort, int is_to_all)
 void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
                       int is_gone, const char *detail)
 {
-    sl_control_t abort = {.kind = SL_CONTROL_ABORT,
-                          .rank = rank,
-                          .status = status,
-                          .is_gone = is_gone};
+    sl_notice_t abort = {.kind = SL_NOTICE_ABORT,
+                         .rank = rank,
+                         .status = status,
+                         .is_gone = is_gone};
     const int is_ours = rank == world->rank;
     const int is_to_all = is_ours || (is_gone && world->is_finder);
 
@@ -195,27 +195,52 @@ static void give_up_recovery(sl_world_t *world, const char *why)
     }
 }
 
-void sl_failure_gone(sl_world_t *world, int peer, const char *why)
+/* One message a job. */
+static void report(const char *why, int is_reporter)
+{
+    if (is_reporter) {
+        sl_error("%s", why);
+    } else {
+        sl_debug("%s", why);
+    }
+}
+
+/* All see a connection end at once; of those that are left the first says so.
+ */
+static int is_first_but(const sl_world_t *world, int lost)
+{
+    int rank = 0;
+
+    while (rank < world->rank && (rank == lost || world->peers[rank].is_gone)) {
+        rank++;
+    }
+    return rank == world->rank;
+}
+
+void sl_failure_gone(sl_world_t *world, int peer, const char *why,
+                     int is_reporter)
 {
     if (world->peers[peer].is_gone || world->is_over) {
         return;
     }
     mark_gone(world, peer, 1);
+    world->is_reported = is_reporter;
     if (world->is_aborted) {
-        sl_control_t gone = {.kind = SL_CONTROL_ABORT,
-                             .rank = peer,
-                             .status = SL_ERR_COMM,
-                             .is_gone = 1};
+        sl_notice_t gone = {.kind = SL_NOTICE_ABORT,
+                            .rank = peer,
+                            .status = SL_ERR_COMM,
+                            .is_gone = 1,
+                            .n = 1};
 
         copy_text(gone.detail, sizeof(gone.detail), why);
         tell(world, &gone, 1);
     } else {
-        /* one message a job: of the rank that finds it */
-        sl_error("%s", why);
+        report(why, is_reporter);
         world->is_finder = 1;
         sl_failure_enter(world, SL_ERR_COMM, peer, 1, why);
         world->is_finder = 0;
     }
+    world->is_reported = 0;
     sl_port_drop_peer(world, peer);
     give_up_recovery(world, why);
 }
@@ -224,6 +249,13 @@ void sl_failure_gone(sl_world_t *world, int peer, const char *why)
  * ports would pull from under its feet. */
 void sl_world_on_lost(sl_world_t *world, int peer, const char *why)
 {
+    const int is_leaving_well =
+        world->leave != NULL && !world->is_aborted && !world->is_leaving;
+
+    if (is_leaving_well && peer != 0) {
+        /* it heard rank 0's goodbye before us */
+        world->peers[peer].is_broken = 1;
+    }
     if (!world->peers[peer].is_broken) {
         world->peers[peer].is_broken = 1;
         world->peers[peer].is_lost = 1;
@@ -247,7 +279,7 @@ static void take_lost(sl_world_t *world)
             }
             (void)snprintf(text, sizeof(text), "rank %d on host %s is gone: %s",
                            peer, world->link->hosts[peer], world->lost_why);
-            sl_failure_gone(world, peer, text);
+            sl_failure_gone(world, peer, text, is_first_but(world, peer));
         }
     }
 }
@@ -269,9 +301,10 @@ void sl_failure_left(sl_world_t *world, int peer)
 }
 
 void sl_failure_on_abort(sl_world_t *world, int from,
-                         const sl_control_t *control)
+                         const sl_notice_t *control)
 {
     const int rank = control->rank;
+    int is_reporter = 0;
 
     if (rank < 0 || rank >= world->size) {
         return;
@@ -284,9 +317,14 @@ void sl_failure_on_abort(sl_world_t *world, int from,
     }
     if (control->is_gone) {
         mark_gone(world, rank, 1);
+        is_reporter =
+            !world->is_aborted && control->n == 0 && is_first_but(world, rank);
+        report(control->detail, is_reporter);
     }
+    world->is_reported = control->n != 0 || is_reporter;
     sl_failure_enter(world, (sl_status_t)control->status, rank,
                      control->is_gone, control->detail);
+    world->is_reported = 0;
     sl_port_pay_back(world, from);
     if (control->is_gone) {
         sl_port_drop_peer(world, rank);
@@ -307,13 +345,13 @@ static void check_alive(sl_world_t *world, int peer, uint64_t now_ns,
     (void)snprintf(text, sizeof(text),
                    "rank %d on host %s has not answered for %.3g s", peer,
                    world->link->hosts[peer], (double)(now_ns - seen_ns) * 1e-9);
-    sl_failure_gone(world, peer, text);
+    sl_failure_gone(world, peer, text, 1);
 }
 
 /* Signs of life go to the next rank on a ring and to rank 0. */
 void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
 {
-    const sl_control_t beat = {.kind = SL_CONTROL_BEAT};
+    const sl_notice_t beat = {.kind = SL_NOTICE_BEAT};
     const uint64_t heartbeat_ns = world->params.heartbeat_ns;
     const uint64_t away_ns = now_ns - world->turn_ns;
     int peer;
@@ -333,9 +371,9 @@ void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
         return;
     }
     world->beat_ns = now_ns + heartbeat_ns;
-    sl_control_send(world, neighbour(world, 1), &beat);
+    sl_notice_send(world, neighbour(world, 1), &beat);
     if (neighbour(world, 1) != 0) {
-        sl_control_send(world, 0, &beat);
+        sl_notice_send(world, 0, &beat);
     }
     check_alive(world, neighbour(world, -1), now_ns, world->params.dead_ns);
     for (peer = 1; world->rank == 0 && peer < world->size; peer++) {
@@ -387,9 +425,9 @@ static int is_even(const sl_world_t *world)
 }
 
 void sl_failure_on_ready(sl_world_t *world, int from,
-                         const sl_control_t *control)
+                         const sl_notice_t *control)
 {
-    sl_control_t resume = {.kind = SL_CONTROL_RESUME};
+    sl_notice_t resume = {.kind = SL_NOTICE_RESUME};
     int i;
 
     world->peers[from].is_ready = 1;
@@ -402,11 +440,11 @@ void sl_failure_on_ready(sl_world_t *world, int from,
     resume.n = !is_even(world);
     for (i = 0; i < world->size; i++) {
         world->peers[i].is_ready = 0;
-        sl_control_send(world, i, &resume);
+        sl_notice_send(world, i, &resume);
     }
 }
 
-void sl_failure_on_resume(sl_world_t *world, const sl_control_t *control)
+void sl_failure_on_resume(sl_world_t *world, const sl_notice_t *control)
 {
     world->is_resuming = 1;
     world->is_uneven = control->n != 0;
@@ -425,14 +463,14 @@ static void begin_anew(sl_world_t *world)
     (void)pthread_mutex_unlock(&world->lock);
     end_watch(world);
     sl_port_restart_all(world);
-    sl_control_replay(world);
+    sl_notice_replay(world);
     recover->is_uneven = world->is_uneven;
     sl_request_finish(world, recover, SL_OK, NULL);
 }
 
 void sl_failure_progress(sl_world_t *world)
 {
-    sl_control_t ready = {.kind = SL_CONTROL_READY};
+    sl_notice_t ready = {.kind = SL_NOTICE_READY};
 
     take_lost(world);
     if (world->recover == NULL) {
@@ -441,7 +479,7 @@ void sl_failure_progress(sl_world_t *world)
     ready.n = world->recover->n_sums;
     if (!world->is_ready_sent && sl_port_all_drained(world)) {
         world->is_ready_sent = 1;
-        sl_control_send(world, 0, &ready);
+        sl_notice_send(world, 0, &ready);
     }
     if (world->is_resuming && sl_port_all_drained(world)) {
         world->n_events++;

@@ -13,7 +13,7 @@ typedef struct note {
     struct note *next;
     int from, to;
     size_t bytes;
-    sl_control_t control;
+    sl_notice_t control;
 } note_t;
 
 typedef struct list {

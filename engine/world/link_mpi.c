@@ -28,7 +28,7 @@ static const uint64_t STOP_NS = 1000000000; /* for what is under way */
 typedef struct letter {
     size_t bytes;
     int peer;
-    sl_control_t control;
+    sl_notice_t control;
 } letter_t;
 
 /* What a request is for; both NULL when that is of no interest any more. */
@@ -43,7 +43,7 @@ typedef struct mpi {
     MPI_Comm control, data;
     int is_owner; /* of MPI: nobody had called MPI_Init before */
     MPI_Request inboxes[N_INBOXES];
-    sl_control_t mail[N_INBOXES];
+    sl_notice_t mail[N_INBOXES];
     int next_inbox; /* they are filled in this order */
     /* under way: of one length, n of n_room used */
     MPI_Request *requests;

@@ -189,10 +189,10 @@ static void progress_sender(sl_port_t *port)
 static void progress_receiver(sl_port_t *port)
 {
     const sl_world_t *world = port->world;
-    sl_control_t credit = {.kind = SL_CONTROL_CREDIT,
-                           .tag = port->tag,
-                           .bytes = port->max_bytes,
-                           .n_slots = port->n_slots};
+    sl_notice_t credit = {.kind = SL_NOTICE_CREDIT,
+                          .tag = port->tag,
+                          .bytes = port->max_bytes,
+                          .n_slots = port->n_slots};
 
     if (port->is_direct || !port->has_user || world->is_aborted) {
         return;
@@ -203,7 +203,7 @@ static void progress_receiver(sl_port_t *port)
         credit.n++;
     }
     if (credit.n > 0) {
-        sl_control_send(port->world, port->peer, &credit);
+        sl_notice_send(port->world, port->peer, &credit);
     }
 }
 
@@ -370,8 +370,8 @@ out:
 
 void sl_port_on_close(sl_world_t *world, sl_request_t *request)
 {
-    const sl_control_t close = {.kind = SL_CONTROL_CLOSE,
-                                .tag = request->port->tag};
+    const sl_notice_t close = {.kind = SL_NOTICE_CLOSE,
+                               .tag = request->port->tag};
     sl_port_t *port = request->port;
 
     port->has_user = 0;
@@ -383,7 +383,7 @@ void sl_port_on_close(sl_world_t *world, sl_request_t *request)
         if (world->peers[port->peer].is_gone) {
             port->is_acked = 1;
         } else {
-            sl_control_send(world, port->peer, &close);
+            sl_notice_send(world, port->peer, &close);
         }
     }
     sl_port_try_end(port);
@@ -451,11 +451,11 @@ void sl_port_on_put(sl_world_t *world, sl_request_t *request)
 
 void sl_port_on_get(sl_world_t *world, sl_request_t *request)
 {
-    const sl_control_t credit = {.kind = SL_CONTROL_CREDIT,
-                                 .tag = SL_TAG_DIRECT,
-                                 .n = 1,
-                                 .n_slots = 1,
-                                 .bytes = request->bytes};
+    const sl_notice_t credit = {.kind = SL_NOTICE_CREDIT,
+                                .tag = SL_TAG_DIRECT,
+                                .n = 1,
+                                .n_slots = 1,
+                                .bytes = request->bytes};
     sl_port_t *port =
         world->is_aborted ? NULL : direct_port(world, request->peer, 0);
 
@@ -471,13 +471,13 @@ void sl_port_on_get(sl_world_t *world, sl_request_t *request)
     world->n_direct++;
     port->slots[0].memory = request->target;
     begin(port, request->bytes);
-    sl_control_send(world, port->peer, &credit);
+    sl_notice_send(world, port->peer, &credit);
 }
 
 /* ---- what receivers say ---- */
 
 static sl_port_t *make_shadow(sl_world_t *world, int from,
-                              const sl_control_t *control)
+                              const sl_notice_t *control)
 {
     const sl_port_t like = {.peer = from,
                             .tag = control->tag,
@@ -499,7 +499,7 @@ static sl_port_t *make_shadow(sl_world_t *world, int from,
 
 /* The port that the credit is for. Ends that do not fit fail the job, and the
  * credits go to a port of their own, which pays them back. */
-static sl_port_t *fit(sl_port_t *port, const sl_control_t *control)
+static sl_port_t *fit(sl_port_t *port, const sl_notice_t *control)
 {
     sl_world_t *world = port->world;
     char text[SL_WORLD_DETAIL_BYTES];
@@ -519,7 +519,7 @@ static sl_port_t *fit(sl_port_t *port, const sl_control_t *control)
     return make_shadow(world, port->peer, control);
 }
 
-void sl_port_on_credit(sl_world_t *world, int from, const sl_control_t *control)
+void sl_port_on_credit(sl_world_t *world, int from, const sl_notice_t *control)
 {
     sl_port_t *port = find(world, from, control->tag, 1);
 
@@ -541,10 +541,9 @@ void sl_port_on_credit(sl_world_t *world, int from, const sl_control_t *control)
 }
 
 void sl_port_on_peer_close(sl_world_t *world, int from,
-                           const sl_control_t *control)
+                           const sl_notice_t *control)
 {
-    const sl_control_t ack = {.kind = SL_CONTROL_CLOSE_ACK,
-                              .tag = control->tag};
+    const sl_notice_t ack = {.kind = SL_NOTICE_CLOSE_ACK, .tag = control->tag};
     sl_port_t *port = find(world, from, control->tag, 1);
 
     world->n_events++;
@@ -553,11 +552,11 @@ void sl_port_on_peer_close(sl_world_t *world, int from,
         sl_port_progress(port);
         sl_port_try_end(port);
     }
-    sl_control_send(world, from, &ack);
+    sl_notice_send(world, from, &ack);
 }
 
 void sl_port_on_close_ack(sl_world_t *world, int from,
-                          const sl_control_t *control)
+                          const sl_notice_t *control)
 {
     sl_port_t *port = find(world, from, control->tag, 0);
 

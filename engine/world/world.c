@@ -89,7 +89,7 @@ void sl_request_finish(sl_world_t *world, sl_request_t *request,
 
 static void leave_failed(sl_world_t *world, uint64_t now_ns)
 {
-    const sl_control_t leave = {.kind = SL_CONTROL_LEAVE, .is_gone = 1};
+    const sl_notice_t leave = {.kind = SL_NOTICE_LEAVE, .is_gone = 1};
     const uint64_t limit_ns = LEAVE_FAILED_NS < world->params.dead_ns
                                   ? LEAVE_FAILED_NS
                                   : world->params.dead_ns;
@@ -100,7 +100,7 @@ static void leave_failed(sl_world_t *world, uint64_t now_ns)
     world->leave_deadline_ns = now_ns + limit_ns;
     for (peer = 0; peer < world->size; peer++) {
         if (peer != world->rank) {
-            sl_control_send(world, peer, &leave);
+            sl_notice_send(world, peer, &leave);
         }
     }
 }
@@ -147,12 +147,12 @@ static sl_stop_t way_out(const sl_world_t *world)
 
 static void on_leave(sl_world_t *world, sl_request_t *request)
 {
-    const sl_control_t leave = {.kind = SL_CONTROL_LEAVE};
+    const sl_notice_t leave = {.kind = SL_NOTICE_LEAVE};
 
     world->leave = request;
     world->leave_deadline_ns = sl_clock_ns() + 2 * world->params.dead_ns;
     if (!world->is_aborted && world->n_gone == 0) {
-        sl_control_send(world, 0, &leave);
+        sl_notice_send(world, 0, &leave);
     }
 }
 

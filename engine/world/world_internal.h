@@ -25,20 +25,20 @@ enum {
 
 /* ---- links: the library below ---- */
 
-typedef enum sl_control_kind {
-    SL_CONTROL_BEAT,
-    SL_CONTROL_CREDIT,    /* receiver: n more receives are posted */
-    SL_CONTROL_CLOSE,     /* receiver: no more credits, send what is owed */
-    SL_CONTROL_CLOSE_ACK, /* sender: the close is known */
-    SL_CONTROL_ABORT,     /* the job has failed here too */
-    SL_CONTROL_READY,     /* to rank 0: drained, and recovery was asked for */
-    SL_CONTROL_RESUME,    /* from rank 0: all were ready */
-    SL_CONTROL_LEAVE,     /* to rank 0 (after a failure to all) */
-    SL_CONTROL_GOODBYE    /* from rank 0: all leave */
-} sl_control_kind_t;
+typedef enum sl_notice_kind {
+    SL_NOTICE_BEAT,
+    SL_NOTICE_CREDIT,    /* receiver: n more receives are posted */
+    SL_NOTICE_CLOSE,     /* receiver: no more credits, send what is owed */
+    SL_NOTICE_CLOSE_ACK, /* sender: the close is known */
+    SL_NOTICE_ABORT,     /* the job has failed here too */
+    SL_NOTICE_READY,     /* to rank 0: drained, and recovery was asked for */
+    SL_NOTICE_RESUME,    /* from rank 0: all were ready */
+    SL_NOTICE_LEAVE,     /* to rank 0 (after a failure to all) */
+    SL_NOTICE_GOODBYE    /* from rank 0: all leave */
+} sl_notice_kind_t;
 
 /** A small message between communication threads; in order per pair. */
-typedef struct sl_control {
+typedef struct sl_notice {
     uint32_t kind;
     int32_t tag;
     uint64_t epoch;
@@ -50,7 +50,7 @@ typedef struct sl_control {
     int32_t is_gone; /**< abort: that rank will not come back; leave: the
                           job has failed */
     char detail[SL_WORLD_DETAIL_BYTES]; /**< abort only */
-} sl_control_t;
+} sl_notice_t;
 
 typedef struct sl_link sl_link_t;
 
@@ -124,6 +124,7 @@ void sl_world_on_xfer(sl_world_t *world, sl_xfer_t *xfer);
 void sl_world_on_lost(sl_world_t *world, int peer, const char *why);
 
 sl_status_t sl_link_mpi_create(sl_link_t **link_p);
+/** *link_p is NULL when the environment says that there is one rank. */
 sl_status_t sl_link_tcp_create(sl_link_t **link_p);
 sl_status_t sl_link_local_create(int n, sl_link_t **links);
 
@@ -250,7 +251,7 @@ typedef struct sl_peer {
 typedef struct sl_deferred {
     struct sl_deferred *next;
     int from;
-    sl_control_t control;
+    sl_notice_t control;
 } sl_deferred_t;
 
 struct sl_world {
@@ -299,6 +300,7 @@ struct sl_world {
     int is_over;     /**< goodbye came, or left after a failure */
     int is_expelled; /**< the others gave this rank up */
     int is_finder;   /**< this rank found a dead one: tell all */
+    int is_reported; /**< and has told the user */
     int n_gone;
     int n_lost; /**< to be marked as gone at the end of the turn */
     char lost_why[SL_WORLD_DETAIL_BYTES / 2];
@@ -321,10 +323,10 @@ void sl_world_request(sl_world_t *world, sl_request_t *request);
 void sl_request_finish(sl_world_t *world, sl_request_t *request,
                        sl_status_t status, const char *detail);
 
-/* control.c */
-void sl_control_send(sl_world_t *world, int peer, const sl_control_t *control);
+/* notice.c */
+void sl_notice_send(sl_world_t *world, int peer, const sl_notice_t *control);
 /** Handle what came early, from ranks that had begun this job before. */
-void sl_control_replay(sl_world_t *world);
+void sl_notice_replay(sl_world_t *world);
 
 /* port_make.c */
 /** Room for n_slots messages of max_bytes; memory NULL for a sender. */
@@ -343,12 +345,11 @@ void sl_port_on_open(sl_world_t *world, sl_request_t *request);
 void sl_port_on_close(sl_world_t *world, sl_request_t *request);
 void sl_port_on_put(sl_world_t *world, sl_request_t *request);
 void sl_port_on_get(sl_world_t *world, sl_request_t *request);
-void sl_port_on_credit(sl_world_t *world, int from,
-                       const sl_control_t *control);
+void sl_port_on_credit(sl_world_t *world, int from, const sl_notice_t *control);
 void sl_port_on_peer_close(sl_world_t *world, int from,
-                           const sl_control_t *control);
+                           const sl_notice_t *control);
 void sl_port_on_close_ack(sl_world_t *world, int from,
-                          const sl_control_t *control);
+                          const sl_notice_t *control);
 
 /* port_failure.c */
 /** The job failed: nothing new is begun, what is queued is dropped. */
@@ -372,16 +373,17 @@ void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
 /** sl_world_abort was called. */
 void sl_failure_enter_own(sl_world_t *world);
 void sl_failure_on_abort(sl_world_t *world, int from,
-                         const sl_control_t *control);
+                         const sl_notice_t *control);
 /** This rank finds that another is dead. */
-void sl_failure_gone(sl_world_t *world, int peer, const char *why);
+void sl_failure_gone(sl_world_t *world, int peer, const char *why,
+                     int is_reporter);
 /** Another rank says that it leaves a failed job. */
 void sl_failure_left(sl_world_t *world, int peer);
 void sl_failure_beat(sl_world_t *world, uint64_t now_ns);
 void sl_failure_on_recover(sl_world_t *world, sl_request_t *request);
 void sl_failure_on_ready(sl_world_t *world, int from,
-                         const sl_control_t *control);
-void sl_failure_on_resume(sl_world_t *world, const sl_control_t *control);
+                         const sl_notice_t *control);
+void sl_failure_on_resume(sl_world_t *world, const sl_notice_t *control);
 void sl_failure_progress(sl_world_t *world);
 
 /* collectives.c */

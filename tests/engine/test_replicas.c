@@ -760,6 +760,7 @@ static void wrong_counts_are_refused(void **state)
     sl_device_set_t *devices;
     sl_engine_params_t params;
     sl_engine_t *engine = NULL;
+    sl_grid_t *grid = NULL;
 
     (void)state;
     run.model = fixture_mlp();
@@ -771,6 +772,13 @@ static void wrong_counts_are_refused(void **state)
     params.n_replicas = 2;
     params.check_replicas = -1;
     sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_CONFIG);
+    /* a grid of other devices */
+    params.check_replicas = 0;
+    sl_assert_ok(sl_grid_create(NULL, devices, &grid));
+    grid->n_slots = 1;
+    params.grid = grid;
+    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_INVALID_ARG);
+    sl_grid_destroy(grid);
     sl_device_set_destroy(devices);
     sl_model_destroy(run.model);
 }

@@ -31,26 +31,35 @@ target_link_libraries(world_bed PUBLIC sl_engine
 sl_test(engine world LINK world_bed TIMEOUT 600)
 
 # Ranks that are processes. Open MPI is not instrumented for races.
-add_executable(world_mpi engine/world_mpi.c)
-set_target_properties(world_mpi PROPERTIES C_EXTENSIONS OFF
+add_executable(world_ranks engine/world_ranks.c)
+set_target_properties(world_ranks PROPERTIES C_EXTENSIONS OFF
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-target_link_libraries(world_mpi PRIVATE world_bed
+target_link_libraries(world_ranks PRIVATE world_bed
     $<BUILD_INTERFACE:sl_warnings>)
-function(world_mpi_test name ranks mode)
-    add_test(NAME engine.world_mpi_${name}
-        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/engine/world_mpi.sh
-            $<TARGET_FILE:world_mpi> ${ranks} ${mode} ${ARGN})
-    set_tests_properties(engine.world_mpi_${name} PROPERTIES LABELS engine
+function(world_test link ranks mode)
+    set(name engine.world_${link}_${mode}_${ranks})
+    if(ARGN)
+        string(APPEND name _${ARGN})
+    endif()
+    add_test(NAME ${name}
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/engine/world_ranks.sh
+            $<TARGET_FILE:world_ranks> ${link} ${ranks} ${mode} ${ARGN})
+    set(lsan ${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp)
+    set_tests_properties(${name} PROPERTIES LABELS engine
         TIMEOUT 150 SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+        "LSAN_OPTIONS=suppressions=${lsan};ASAN_OPTIONS=fast_unwind_on_malloc=0")
 endfunction()
-if(NOT SL_SANITIZE MATCHES thread)
+foreach(link mpi tcp)
+    if(link STREQUAL mpi AND SL_SANITIZE MATCHES thread)
+        continue()
+    endif()
     foreach(ranks 2 3 4)
-        world_mpi_test(${ranks} ${ranks} all)
+        world_test(${link} ${ranks} all)
     endforeach()
-    world_mpi_test(kill 3 kill 1)
-    world_mpi_test(kill_first 3 kill 0)
-    world_mpi_test(stop 3 stop 2)
-    world_mpi_test(stop_first 2 stop 0)
-    world_mpi_test(fail 3 fail 1)
-endif()
+    world_test(${link} 3 kill 1)
+    world_test(${link} 3 orphan 1)
+    world_test(${link} 3 orphan 0)
+    world_test(${link} 3 stop 2)
+    world_test(${link} 2 stop 0)
+    world_test(${link} 3 fail 1)
+endforeach()

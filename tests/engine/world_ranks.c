@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that are processes: the program that tests/engine/world_mpi.sh starts
+/* Ranks that are processes: the program that tests/engine/world_ranks.sh starts
  * under a launcher.
  *
- *   world_mpi all            everything that a link must do
- *   world_mpi kill|stop R    rank R dies or hangs in the middle of traffic
- *   world_mpi fail R         rank R has an error
- *   world_mpi hosts          print where each rank is */
+ *   world_ranks all            everything that a link must do
+ *   world_ranks kill|stop R    rank R dies or hangs in the middle of traffic
+ *   world_ranks fail R         rank R has an error
+ *   world_ranks hosts          print where each rank is */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

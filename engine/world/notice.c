@@ -7,32 +7,32 @@
 #include "base/log.h"
 #include "engine/world/world_internal.h"
 
-static size_t bytes_of(const sl_control_t *control)
+static size_t bytes_of(const sl_notice_t *control)
 {
-    size_t bytes = offsetof(sl_control_t, detail) + 1;
+    size_t bytes = offsetof(sl_notice_t, detail) + 1;
 
-    if (control->kind == SL_CONTROL_ABORT) {
+    if (control->kind == SL_NOTICE_ABORT) {
         bytes += strnlen(control->detail, sizeof(control->detail) - 1);
     }
     return bytes;
 }
 
-static void handle(sl_world_t *world, int from, const sl_control_t *control);
+static void handle(sl_world_t *world, int from, const sl_notice_t *control);
 
 /* A rank that was given up may only have slept: it must hear of that. */
 static int is_reachable(const sl_world_t *world, int peer,
-                        const sl_control_t *control)
+                        const sl_notice_t *control)
 {
     const sl_peer_t *to = &world->peers[peer];
 
     return !to->is_broken &&
-           (!to->is_gone || control->kind == SL_CONTROL_ABORT ||
-            control->kind == SL_CONTROL_LEAVE);
+           (!to->is_gone || control->kind == SL_NOTICE_ABORT ||
+            control->kind == SL_NOTICE_LEAVE);
 }
 
-void sl_control_send(sl_world_t *world, int peer, const sl_control_t *control)
+void sl_notice_send(sl_world_t *world, int peer, const sl_notice_t *control)
 {
-    sl_control_t message = *control;
+    sl_notice_t message = *control;
 
     message.epoch = world->epoch;
     if (peer == world->rank) {
@@ -55,9 +55,9 @@ static void on_goodbye(sl_world_t *world)
 }
 
 /* On rank 0: when all have asked to leave, all may. */
-static void on_leave(sl_world_t *world, int from, const sl_control_t *control)
+static void on_leave(sl_world_t *world, int from, const sl_notice_t *control)
 {
-    const sl_control_t goodbye = {.kind = SL_CONTROL_GOODBYE};
+    const sl_notice_t goodbye = {.kind = SL_NOTICE_GOODBYE};
     int i;
 
     if (control->is_gone) {
@@ -71,37 +71,37 @@ static void on_leave(sl_world_t *world, int from, const sl_control_t *control)
         }
     }
     for (i = world->size - 1; i >= 0; i--) {
-        sl_control_send(world, i, &goodbye);
+        sl_notice_send(world, i, &goodbye);
     }
 }
 
-static void handle(sl_world_t *world, int from, const sl_control_t *control)
+static void handle(sl_world_t *world, int from, const sl_notice_t *control)
 {
-    switch ((sl_control_kind_t)control->kind) {
-    case SL_CONTROL_BEAT:
+    switch ((sl_notice_kind_t)control->kind) {
+    case SL_NOTICE_BEAT:
         break;
-    case SL_CONTROL_CREDIT:
+    case SL_NOTICE_CREDIT:
         sl_port_on_credit(world, from, control);
         break;
-    case SL_CONTROL_CLOSE:
+    case SL_NOTICE_CLOSE:
         sl_port_on_peer_close(world, from, control);
         break;
-    case SL_CONTROL_CLOSE_ACK:
+    case SL_NOTICE_CLOSE_ACK:
         sl_port_on_close_ack(world, from, control);
         break;
-    case SL_CONTROL_ABORT:
+    case SL_NOTICE_ABORT:
         sl_failure_on_abort(world, from, control);
         break;
-    case SL_CONTROL_READY:
+    case SL_NOTICE_READY:
         sl_failure_on_ready(world, from, control);
         break;
-    case SL_CONTROL_RESUME:
+    case SL_NOTICE_RESUME:
         sl_failure_on_resume(world, control);
         break;
-    case SL_CONTROL_LEAVE:
+    case SL_NOTICE_LEAVE:
         on_leave(world, from, control);
         break;
-    case SL_CONTROL_GOODBYE:
+    case SL_NOTICE_GOODBYE:
         on_goodbye(world);
         break;
     default:
@@ -111,7 +111,7 @@ static void handle(sl_world_t *world, int from, const sl_control_t *control)
     }
 }
 
-static void defer(sl_world_t *world, int from, const sl_control_t *control)
+static void defer(sl_world_t *world, int from, const sl_notice_t *control)
 {
     sl_deferred_t *deferred = malloc(sizeof(*deferred));
 
@@ -127,20 +127,20 @@ static void defer(sl_world_t *world, int from, const sl_control_t *control)
     world->deferred_end = &deferred->next;
 }
 
-static int is_of_any_epoch(const sl_control_t *control)
+static int is_of_any_epoch(const sl_notice_t *control)
 {
-    return control->kind == SL_CONTROL_BEAT ||
-           control->kind == SL_CONTROL_LEAVE ||
-           control->kind == SL_CONTROL_GOODBYE ||
-           (control->kind == SL_CONTROL_ABORT && control->is_gone);
+    return control->kind == SL_NOTICE_BEAT ||
+           control->kind == SL_NOTICE_LEAVE ||
+           control->kind == SL_NOTICE_GOODBYE ||
+           (control->kind == SL_NOTICE_ABORT && control->is_gone);
 }
 
 void sl_world_on_control(sl_world_t *world, int from, const void *data,
                          size_t bytes)
 {
-    sl_control_t control = {0};
+    sl_notice_t control = {0};
 
-    if (bytes <= offsetof(sl_control_t, detail) || bytes > sizeof(control)) {
+    if (bytes <= offsetof(sl_notice_t, detail) || bytes > sizeof(control)) {
         sl_warn("rank %d: a message of %zu bytes from rank %d is none of "
                 "ours: are all ranks the same program?",
                 world->rank, bytes, from);
@@ -159,7 +159,7 @@ void sl_world_on_control(sl_world_t *world, int from, const void *data,
     }
 }
 
-void sl_control_replay(sl_world_t *world)
+void sl_notice_replay(sl_world_t *world)
 {
     sl_deferred_t *list = world->deferred;
 
