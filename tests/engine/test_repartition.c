@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/fit.h"
+#include "engine/rebalance.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/support/alloc_fail.h"
 
@@ -379,6 +381,64 @@ static void every_allocation_of_a_move_may_fail(void **state)
     sl_model_destroy(run.model);
 }
 
+/* The search for cuts under a limit, and the policy: clean statuses, nothing
+ * left behind. */
+static void every_search_unwinds(void **state)
+{
+    fixture_run_t run = {.rows = 256,
+                         .n_micro = 8,
+                         .n_devices = 2,
+                         .n_stages = 2,
+                         .memory_bytes = (size_t)1500 << 10};
+    sl_device_set_t *devices = NULL;
+    sl_engine_params_t params;
+    sl_part_costs_t costs;
+    sl_part_problem_t problem = {.costs = &costs, .n_stages = 2};
+    sl_part_speed_t speed;
+    sl_rebalance_params_t policy_params;
+    sl_fit_t fit = {0};
+    int n, cuts[3], is_hit = 1, n_rounds = 0;
+
+    (void)state;
+    run.model = fixture_unet();
+    fixture_params(&run, &devices, &params);
+    sl_part_speed_default(&speed, 1);
+    sl_assert_ok(sl_part_costs_analytic(run.model, 32, &speed, &costs));
+    for (n = 0; is_hit && n < MAX_ALLOCS; n += 1 + n / 40) {
+        sl_status_t status;
+
+        sl_test_alloc_fail_at(n);
+        status = sl_engine_fit(&params, &problem, cuts, &fit);
+        is_hit = sl_test_alloc_fail_end();
+        if (is_hit && status < 0) {
+            assert_true(status == SL_ERR_NO_MEMORY || status == SL_ERR_QUOTA);
+            (void)sl_test_log_take();
+        } else {
+            sl_assert_ok(status);
+            sl_assert_ok(sl_part_check_cuts(run.model->n_layers, 2, cuts));
+            n_rounds = fit.n_rounds;
+        }
+    }
+    assert_false(is_hit);
+    assert_true(n_rounds > 1); /* the estimates were asked for */
+    sl_rebalance_params_default(&policy_params);
+    policy_params.n_devices = 2;
+    for (n = 0, is_hit = 1; is_hit; n++) {
+        sl_rebalance_t *policy = NULL;
+        sl_status_t status;
+
+        sl_test_alloc_fail_at(n);
+        status = sl_rebalance_create(&policy_params, &policy);
+        is_hit = sl_test_alloc_fail_end();
+        assert_int_equal(status, is_hit ? SL_ERR_NO_MEMORY : SL_OK);
+        (void)sl_test_log_take();
+        sl_rebalance_destroy(policy);
+    }
+    sl_part_costs_cleanup(&costs);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
+}
+
 /* ---- refusals of device memory, at any block ---- */
 
 static long n_blocks, refuse_from = -1, refuse_until = -1;
@@ -503,6 +563,7 @@ int main(void)
         sl_unit_test(memory_is_that_of_a_new_engine),
         sl_unit_test(no_room_leaves_it_as_it_was),
         sl_unit_test(every_allocation_of_a_move_may_fail),
+        sl_unit_test(every_search_unwinds),
         sl_unit_test(every_block_of_a_move_may_be_refused),
         sl_unit_test(bad_cuts_are_refused),
     };
