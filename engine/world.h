@@ -81,7 +81,9 @@ SL_API void sl_world_expect(sl_world_t *world, int n);
 
 typedef struct sl_port sl_port_t; /* opaque */
 
-/** Called on the communication thread: must be short and must not wait. */
+/** Called on the communication thread: must be short and must not wait, and so
+ *  may send, release and abort, but not open, close or exchange. After a
+ *  failure there are no more calls until sl_world_recover. */
 typedef struct sl_port_events {
     /** Sender: message `i` (from 0, counted since the last recover) has left;
      *  its memory is the caller's again. Receiver: it has arrived in `slot`. */
@@ -92,7 +94,8 @@ typedef struct sl_port_events {
 /**
  * Open the sending end. Both ends must be opened with equal `tag`, `n_slots`
  * and `max_bytes` before the first message; tags are unique per pair of ranks
- * and direction, from 0 to SL_WORLD_MAX_TAG.
+ * and direction, from 0 to SL_WORLD_MAX_TAG. Ends that do not fit fail the job.
+ * An edge is opened and closed on both sides before a recovery, or after it.
  */
 SL_API SL_NODISCARD sl_status_t sl_port_open_send(
     sl_world_t *world, int peer, int tag, int n_slots, size_t max_bytes,
@@ -110,12 +113,18 @@ enum {
 
 /** Queue a message of at most max_bytes; never waits, also not for a slot of
  *  the receiver: it leaves when there is one. `data` is borrowed until
- *  on_message. May be called from any thread, from a device's op too. */
+ *  on_message, or when the job fails first, until sl_world_recover or
+ *  sl_world_leave returns. May be called from any thread, from a device's op
+ *  too. After a failure it does nothing. */
 SL_API void sl_port_send(sl_port_t *port, const void *data, size_t bytes);
 /** Receiver: the oldest arrived message was taken, its slot may be filled
- *  again. From any thread. */
+ *  again. From any thread. After a failure it does nothing; no release of
+ *  the old job may come after the recovery. */
 SL_API void sl_port_release(sl_port_t *port);
-/** Collective per edge, with nothing under way. NULL is allowed. */
+/** Collective per edge, with nothing under way or after a failure; in any
+ *  order, neither end waits for the other's close. The receiver's slots are
+ *  the caller's again; what a failed job was sending is so after
+ *  sl_world_recover or sl_world_leave. NULL is allowed. */
 SL_API void sl_port_close(sl_port_t *port);
 
 typedef struct sl_port_stats {
@@ -153,6 +162,8 @@ SL_API SL_NODISCARD sl_status_t sl_world_get(sl_world_t *world, int peer,
  * Call `on_abort` once, when another rank has failed, died or hung; `detail`
  * names it. On the communication thread, or on this one when that has happened
  * already. One watcher a world; NULL ends it, and then no call is under way.
+ *
+ * Not with a lock held that on_abort takes.
  *
  * sl_world_recover ends the watch: first forget the old failure, then watch
  * anew, so that the next one, which may come at once, is not lost.

@@ -82,8 +82,9 @@ void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
     sl_notice_t abort = {.kind = SL_NOTICE_ABORT,
                          .rank = rank,
                          .status = status,
-                         .is_gone = is_gone};
-    const int is_ours = rank == world->rank;
+                         .is_gone = is_gone,
+                         .n = (uint64_t)world->is_reported};
+    const int is_ours = rank == world->rank && !is_gone;
     const int is_to_all = is_ours || (is_gone && world->is_finder);
 
     if (world->is_aborted) {
@@ -101,7 +102,7 @@ void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
     sl_debug("rank %d: the job has failed: %s", world->rank, abort.detail);
     world->peers[world->rank].aborted_epoch = world->epoch + 1;
     tell(world, &abort, is_to_all);
-    if (!is_ours || is_gone) {
+    if (!is_ours) {
         call_watcher(world, status, detail);
     }
     sl_port_abort_all(world);
@@ -361,7 +362,7 @@ void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
         world->beat_ns = now_ns + heartbeat_ns;
         return;
     }
-    if (away_ns > 4 * heartbeat_ns) {
+    if (away_ns > world->params.dead_ns / 2) {
         /* it was us who were not there */
         for (peer = 0; peer < world->size; peer++) {
             world->peers[peer].seen_ns = now_ns;
@@ -379,7 +380,7 @@ void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
     for (peer = 1; world->rank == 0 && peer < world->size; peer++) {
         /* later than its neighbour, so that one rank finds it */
         check_alive(world, peer, now_ns,
-                    world->params.dead_ns + 2 * heartbeat_ns);
+                    world->params.dead_ns / 4 * 5 + 2 * heartbeat_ns);
     }
 }
 

@@ -400,6 +400,11 @@ static sl_status_t mpi_start(sl_link_t *link)
     (void)MPI_Comm_set_errhandler(mpi->data, MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(mpi->control, &link->rank);
     (void)MPI_Comm_size(mpi->control, &link->size);
+    if (link->size == 1) {
+        SL_FAIL(status, SL_ERR_COMM, out,
+                "the launcher started several ranks, but MPI sees one: with "
+                "srun, use --mpi=pmix");
+    }
     SL_TRY(status, share_hosts(mpi), out);
     for (i = 0; i < N_INBOXES; i++) {
         SL_TRY(status,

@@ -5,6 +5,7 @@
  *   world_ranks all            everything that a link must do
  *   world_ranks kill|stop R    rank R dies or hangs in the middle of traffic
  *   world_ranks fail R         rank R has an error
+ *   world_ranks huge           a message of more than 2 GiB
  *   world_ranks hosts          print where each rank is */
 #include <signal.h>
 #include <stdio.h>
@@ -16,13 +17,15 @@
 #include "engine/world/world_internal.h"
 #include "tests/engine/world_bed.h"
 
-static void check_large(sl_world_t *world)
+static void check_large(sl_world_t *world, size_t n)
 {
-    const size_t n = 3000017;
     const int rank = sl_world_rank(world);
     unsigned char *data = malloc(n);
     size_t i, n_wrong = 0;
 
+    if (!BED_CHECK(data != NULL)) {
+        return;
+    }
     for (i = 0; i < n && rank == 0; i++) {
         data[i] = (unsigned char)(i * 31 + i / 1000);
     }
@@ -44,7 +47,7 @@ static void run_all(sl_world_t *world)
     uint64_t i;
 
     bed_collectives(world);
-    check_large(world);
+    check_large(world, 3000017);
     bed_rank_init(&rank, world, 60);
     bed_open(&rank, 5);
     for (i = 0; i < 3; i++) {
@@ -130,6 +133,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(mode, "all") == 0) {
         run_all(world);
+        code = bed_n_faults() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    } else if (strcmp(mode, "huge") == 0) {
+        check_large(world, 2300000000);
         code = bed_n_faults() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
     } else if (strcmp(mode, "hosts") == 0) {
         print_host(world);
