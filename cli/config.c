@@ -46,6 +46,10 @@ static sl_status_t read_train(const sl_yaml_node_t *root, sl_config_t *config)
            sl_yaml_choice(train, "recompute", SL_RECOMPUTE_CHOICES,
                           &config->recompute),
            out);
+    SL_TRY(status,
+           sl_yaml_choice(train, "rebalance", SL_REBALANCE_CHOICES,
+                          &config->rebalance),
+           out);
     status = sl_yaml_string(train, "weights", &config->weights);
 out:
     return status;

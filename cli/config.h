@@ -29,6 +29,11 @@ typedef enum sl_checkpoint_failure {
 } sl_checkpoint_failure_t;
 #define SL_CHECKPOINT_FAILURE_CHOICES "warn|stop"
 #define SL_RESUME_CHOICES "exact|changed|weights" /* sl_resume_kind_t */
+typedef enum sl_rebalance_mode {
+    SL_REBALANCE_AUTO, /**< layers move when the policy dp made the cuts */
+    SL_REBALANCE_OFF
+} sl_rebalance_mode_t;
+#define SL_REBALANCE_CHOICES "auto|off"
 
 typedef struct sl_config {
     sl_yaml_t *yaml;  /**< owned; texts below are borrowed from it */
@@ -39,6 +44,7 @@ typedef struct sl_config {
     /* train */
     int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
     int schedule, backward_order, recompute;
+    int rebalance;       /**< sl_rebalance_mode_t */
     const char *weights; /**< file to start from, or NULL */
     /* checkpoint */
     const char *checkpoint_dir; /**< NULL = none are written */

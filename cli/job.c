@@ -126,12 +126,99 @@ sl_part_problem_t sl_job_problem(const sl_job_t *job)
     problem.recompute = job->config.recompute == SL_RECOMPUTE_NONE ? 0.0 : 1.0;
     problem.link_bytes_per_us = job->speed.link_bytes_per_us;
     problem.link_latency_us = job->speed.link_latency_us;
+    problem.stage_speed = job->stage_speed;
     return problem;
+}
+
+int sl_job_has_free_cuts(const sl_job_t *job)
+{
+    return job->config.cuts == NULL && strcmp(job->config.policy, "dp") == 0;
+}
+
+int sl_job_slot_of(const sl_job_t *job, int replica, int stage)
+{
+    const int n_replicas = (int)job->config.replicas;
+
+    return (int)(sl_grid_slot(job->grid, replica * job->n_stages + stage,
+                              n_replicas * job->n_stages) -
+                 job->grid->slots);
+}
+
+/* Of all replicas. */
+static int stages_on(const sl_job_t *job, int slot)
+{
+    int k, r, n = 0;
+
+    for (r = 0; r < job->config.replicas; r++) {
+        for (k = 0; k < job->n_stages; k++) {
+            n += sl_job_slot_of(job, r, k) == slot;
+        }
+    }
+    return n;
+}
+
+/* Where all devices have equally many stages, costs are those of a device of
+ * its own, as where each has one. Replicas wait for their slowest. */
+void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
+                         double *stage_speed)
+{
+    const int n_cells = (int)job->config.replicas * job->n_stages;
+    const int least = n_cells / job->grid->n_slots;
+    int k, r;
+
+    for (k = 0; k < job->n_stages; k++) {
+        for (r = 0; r < job->config.replicas; r++) {
+            const int slot = sl_job_slot_of(job, r, k);
+            const double speed = slot_speed[slot] * (least > 1 ? least : 1) /
+                                 stages_on(job, slot);
+
+            if (r == 0 || speed < stage_speed[k]) {
+                stage_speed[k] = speed;
+            }
+        }
+    }
+}
+
+/* The share of each device that the job has now. One that is suspended will
+ * not stay so: it counts as whole. */
+static sl_status_t read_speeds(sl_job_t *job)
+{
+    const int n = job->grid->n_slots;
+    sl_status_t status;
+    int s;
+
+    for (s = 0; s < n; s++) {
+        const sl_grid_slot_t *slot = &job->grid->slots[s];
+        double percent = 0.0;
+
+        if (slot->rank == job->grid->rank) {
+            percent = sl_op_manager_share_get(
+                job->devices->devices[slot->device].ops, NULL);
+            percent = percent > 0.0 ? percent : 100.0;
+        }
+        job->slot_speed[s] = percent / 100.0;
+    }
+    SL_TRY(status, sl_world_sum(job->world, job->slot_speed, (size_t)n), out);
+    sl_job_stage_speeds(job, job->slot_speed, job->stage_speed);
+out:
+    return status;
+}
+
+sl_status_t sl_job_cut(sl_job_t *job)
+{
+    const sl_part_problem_t problem = sl_job_problem(job);
+    sl_engine_params_t params;
+    sl_status_t status;
+
+    SL_TRY(status, read_speeds(job), out);
+    sl_job_engine_params(job, &params);
+    status = sl_engine_fit(&params, &problem, job->cuts, &job->fit);
+out:
+    return status;
 }
 
 static sl_status_t find_cuts(sl_job_t *job)
 {
-    const sl_part_problem_t problem = sl_job_problem(job);
     const sl_part_ops_t *policy = sl_part_find(job->config.policy);
     sl_status_t status;
 
@@ -142,10 +229,19 @@ static sl_status_t find_cuts(sl_job_t *job)
                 job->config.policy);
     }
     job->cuts = calloc((size_t)job->n_stages + 1, sizeof(int));
-    if (job->cuts == NULL) {
+    job->slot_speed = calloc((size_t)job->grid->n_slots, sizeof(double));
+    job->stage_speed = calloc((size_t)job->n_stages, sizeof(double));
+    if (job->cuts == NULL || job->slot_speed == NULL ||
+        job->stage_speed == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
     }
+    SL_TRY(status, read_speeds(job), out);
+    if (sl_job_has_free_cuts(job)) {
+        return sl_job_cut(job);
+    }
     if (job->config.cuts == NULL) {
+        const sl_part_problem_t problem = sl_job_problem(job);
+
         return sl_part_split(policy, &problem, job->cuts);
     }
     if (job->config.n_cuts != job->n_stages - 1) {
@@ -230,6 +326,8 @@ void sl_job_close(sl_job_t *job)
     sl_engine_destroy(job->engine);
     sl_world_leave(job->world);
     free(job->cuts);
+    free(job->slot_speed);
+    free(job->stage_speed);
     sl_part_costs_cleanup(&job->costs);
     sl_grid_destroy(job->grid);
     sl_device_set_destroy(job->devices);

@@ -9,6 +9,7 @@
 #define SL_CLI_JOB_H
 
 #include "cli/config.h"
+#include "engine/fit.h"
 #include "engine/grid.h"
 #include "engine/world.h"
 
@@ -26,6 +27,10 @@ typedef struct sl_job {
     char profile_path[512];
     uint64_t profile_key;
     int *cuts;           /**< owned, n_stages + 1 */
+    double *slot_speed;  /**< owned, one a slot of the grid: its share when
+                              the cuts were made */
+    double *stage_speed; /**< owned, one a stage */
+    sl_fit_t fit;        /**< how the policy dp found the cuts */
     sl_engine_t *engine; /**< NULL until sl_job_start */
 } sl_job_t;
 
@@ -37,11 +42,22 @@ SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      size_t n_overrides, sl_job_t *job);
 /** The engine's parameters for this job. */
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
+/** Whether the policy dp decides: then cuts may be made again. */
+int sl_job_has_free_cuts(const sl_job_t *job);
+/** Make the cuts under the shares and memory limits of this moment.
+ *  Collective. */
+SL_NODISCARD sl_status_t sl_job_cut(sl_job_t *job);
+/** Index in the grid of a stage's slot. */
+int sl_job_slot_of(const sl_job_t *job, int replica, int stage);
+/** Speeds of the stages when the slots have these; stages of a device share
+ *  it. */
+void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
+                         double *stage_speed);
 /** Create the engine, load the weights the config names. */
 SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);
 /** Print which rank computes what. */
 void sl_job_print_mapping(const sl_job_t *job);
-/** What the policies and the prediction see. */
+/** What the policies and the prediction see; borrows from the job. */
 sl_part_problem_t sl_job_problem(const sl_job_t *job);
 void sl_job_close(sl_job_t *job);
 

@@ -55,6 +55,9 @@ static const struct {
      "gpipe: fifo or lifo (last micro-batch first)"},
     {"recompute", "MODE", "train.recompute",
      "none, full, except-last, or auto: the layers that must be, to fit"},
+    {"rebalance", "MODE", "train.rebalance",
+     "auto: layers move between stages when a device stays slower than "
+     "planned, or off"},
     {"steps", "N", "train.steps", "Training steps"},
     {"seed", "N", "train.seed", "Seed of weights, dropout and data order"},
     {"weights", "FILE", "train.weights", "Start from this safetensors file"},

@@ -66,6 +66,25 @@ typedef struct sl_plan_memory {
     char advice[ADVICE_BYTES];
 } sl_plan_memory_t;
 
+/* How the cuts came to fit, when the fastest do not. */
+static void print_fit(const sl_job_t *job)
+{
+    const sl_fit_t *fit = &job->fit;
+    char need[32], limit[32];
+
+    if (fit->n_rounds > 1 && fit->fits) {
+        (void)printf("the fastest cuts do not fit; these are the fastest of "
+                     "those that do, rehearsed %d times\n",
+                     fit->n_rounds);
+    } else if (fit->n_rounds > 1) {
+        sl_format_bytes(fit->need_bytes, need, sizeof(need));
+        sl_format_bytes(fit->limit_bytes, limit, sizeof(limit));
+        (void)printf("no cuts were found that fit: the ones that need least "
+                     "take %s on %s, which has %s\n",
+                     need, job->devices->devices[fit->device].name, limit);
+    }
+}
+
 static sl_status_t rehearse(const sl_job_t *job, sl_plan_memory_t *memory)
 {
     sl_engine_params_t params;
@@ -231,12 +250,13 @@ static sl_status_t print_json(const sl_job_t *job,
                       (json_int_t)sums.kept_bytes, "boundary_bytes",
                       (json_int_t)sums.boundary_bytes));
     }
-    root = json_pack("{s:s, s:I, s:i, s:b, s:f, s:f, s:O, s:o}", "model",
+    root = json_pack("{s:s, s:I, s:i, s:b, s:f, s:f, s:i, s:O, s:o}", "model",
                      job->model->name, "parameters",
                      (json_int_t)sl_model_n_params(job->model), "micro_batches",
                      n_micro, "is_measured", job->costs.is_measured, "step_ms",
                      prediction.step_us * 1e-3, "bubble", prediction.bubble,
-                     "stages", stages, "memory", json_memory(memory));
+                     "rehearsed_cuts", job->fit.n_rounds, "stages", stages,
+                     "memory", json_memory(memory));
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "plan: cannot write JSON");
     }
@@ -275,6 +295,7 @@ int sl_command_plan(int argc, char **argv)
     } else {
         print_table(&job);
         print_memory(&memory);
+        print_fit(&job);
         status = job.config.replicas > 1 || job.world != NULL ? print_grid(&job)
                                                               : SL_OK;
     }

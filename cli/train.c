@@ -15,6 +15,7 @@
 #include "cli/train_checkpoint.h"
 #include "cli/train_control.h"
 #include "cli/train_edges.h"
+#include "cli/train_rebalance.h"
 #include "cli/train_signals.h"
 #include "engine/report/curve.h"
 #include "engine/report/metrics.h"
@@ -43,6 +44,8 @@ typedef struct sl_train {
     double validation_loss; /**< of the latest step; NaN = not evaluated */
     int is_over;            /**< a rank wishes the end, and all know */
     size_t *first_limits;   /**< of memory, one a device; owned */
+    sl_train_rebalance_t *rebalance; /**< NULL when cuts stay */
+    sl_rebalance_news_t news; /**< of the latest move; told with a step */
 } sl_train_t;
 
 static void find_unit(sl_train_t *train)
@@ -151,6 +154,14 @@ static void tell_metrics(const sl_train_t *train,
     step.unit = train->unit;
     step.bubble = report->bubble;
     step.devices = devices;
+    if (train->news.text[0] != '\0') {
+        step.cuts = train->job.cuts;
+        step.n_stages = (size_t)train->job.n_stages;
+        step.moved_layers = train->news.report.n_layers;
+        step.moved_bytes = train->news.report.moved_bytes;
+        step.move_ms = train->news.report.move_us * 1e-3;
+        step.predicted_speedup = train->news.speedup;
+    }
     sl_metrics_write(train->metrics, &step);
 }
 
@@ -213,6 +224,16 @@ static int is_squeezed(const sl_train_t *train)
     return 0;
 }
 
+/* A move at the boundary before step `step`. */
+static void tell_move(const sl_train_t *train, uint32_t step)
+{
+    if (train->news.text[0] != '\0' && sl_job_is_first(&train->job)) {
+        sl_progress_clear(train->progress);
+        (void)printf("step %" PRIu32 ": %s\n", step, train->news.text);
+        (void)fflush(stdout);
+    }
+}
+
 /* After a step without memory: whether to take it again, once an order has
  * come to the ranks whose limits are low. All ranks decide alike. */
 static int await_room(sl_train_t *train)
@@ -232,15 +253,33 @@ static int await_room(sl_train_t *train)
 }
 
 /* One step. A limit that was lowered below the need is no reason to lose the
- * job: it waits until another order comes, then runs the same batch again. */
+ * job: layers move to devices that have room for them, or it waits until
+ * another order comes, and then runs the same batch again. */
 static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
                                      sl_step_report_t *report)
 {
     sl_status_t status = sl_engine_step(train->job.engine, batch, report);
 
-    while (status == SL_ERR_QUOTA && await_room(train)) {
+    while (status == SL_ERR_QUOTA) {
+        char detail[1024];
+        int moved = 0;
+
+        (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
+        if (is_squeezed(train)) {
+            SL_TRY(
+                status,
+                sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
+                out);
+            tell_move(train, sl_engine_n_steps(train->job.engine));
+        }
+        status = SL_ERR_QUOTA;
+        sl_last_error_set(detail);
+        if (!moved && !await_room(train)) {
+            break;
+        }
         status = sl_engine_step(train->job.engine, batch, report);
     }
+out:
     return status;
 }
 
@@ -267,6 +306,11 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
         sl_train_signals_stop(); /* told to stop */
     }
+    SL_TRY(
+        status,
+        sl_train_rebalance_step(train->rebalance, report.step_us, &train->news),
+        out);
+    tell_move(train, report.step + 1);
     if (every > 0 && (report.step + 1) % every == 0) {
         SL_TRY(status, evaluate(train, report.step + 1), out);
     }
@@ -374,6 +418,7 @@ static void close_all(sl_train_t *train)
     }
     sl_control_close(train->control);
     sl_train_checkpoint_close(train->checkpoint);
+    sl_train_rebalance_close(train->rebalance);
     sl_loader_destroy(train->loader);
     (void)!sl_memory_trace_close(train->memory_trace);
     free(train->losses);
@@ -411,6 +456,10 @@ static sl_status_t run(sl_train_t *train)
                                     train->job.devices, &train->memory_trace),
                out);
     }
+    if (sl_job_has_free_cuts(&train->job)) {
+        /* under the shares and limits that the admission has set */
+        SL_TRY(status, sl_job_cut(&train->job), out);
+    }
     SL_TRY(status, sl_job_start(&train->job), out);
     if (sl_job_is_first(&train->job) &&
         (train->job.world != NULL || train->job.config.replicas > 1)) {
@@ -419,6 +468,8 @@ static sl_status_t run(sl_train_t *train)
     SL_TRY(status,
            sl_train_checkpoint_open(&train->job, &train->checkpoint,
                                     &train->last_loss),
+           out);
+    SL_TRY(status, sl_train_rebalance_open(&train->job, &train->rebalance),
            out);
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);

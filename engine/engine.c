@@ -215,9 +215,25 @@ out:
     return status;
 }
 
-sl_status_t sl_engine_build(const sl_engine_params_t *own,
-                            const unsigned char *keeps, sl_dry_memory_t *dry,
-                            sl_engine_t **engine_p)
+static sl_status_t copy_cuts(sl_engine_t *engine)
+{
+    const size_t n = (size_t)engine->params.n_stages + 1;
+    sl_status_t status = SL_OK;
+
+    engine->own_cuts = malloc(n * sizeof(int));
+    if (engine->own_cuts == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for %zu cuts", n);
+    }
+    memcpy(engine->own_cuts, engine->params.cuts, n * sizeof(int));
+    engine->params.cuts = engine->own_cuts;
+out:
+    return status;
+}
+
+static sl_status_t build(const sl_engine_params_t *own,
+                         const unsigned char *keeps, sl_dry_memory_t *dry,
+                         int is_bare, sl_engine_t **engine_p)
 {
     sl_engine_t *engine = calloc(1, sizeof(*engine));
     sl_status_t status;
@@ -227,6 +243,7 @@ sl_status_t sl_engine_build(const sl_engine_params_t *own,
     }
     engine->params = *own;
     engine->dry = dry;
+    engine->is_bare = is_bare;
     engine->n_replicas = own->n_replicas;
     engine->n_stages = own->n_stages;
     engine->ignore_index = loss_ignore_index(own->model);
@@ -234,13 +251,16 @@ sl_status_t sl_engine_build(const sl_engine_params_t *own,
     sl_gate_init(&engine->gate);
     atomic_init(&engine->signals, 0);
     engine->grid = own->grid;
+    SL_TRY(status, copy_cuts(engine), err_destroy);
     SL_TRY(status, sl_engine_set_keeps(engine, keeps), err_destroy);
     SL_TRY(status, make_records(engine), err_destroy);
     SL_TRY(status, sl_topology_layers(engine), err_destroy);
     SL_TRY(status, sl_topology_channels(engine), err_destroy);
     SL_TRY(status, create_stages(engine), err_destroy);
     SL_TRY(status, sl_topology_params(engine), err_destroy);
-    SL_TRY(status, sl_edges_open(engine), err_destroy);
+    if (!is_bare) {
+        SL_TRY(status, sl_edges_open(engine), err_destroy);
+    }
     engine->barrier.n = engine->n_cells;
     *engine_p = engine;
     return SL_OK;
@@ -249,6 +269,20 @@ err_destroy:
     sl_engine_destroy(engine);
 out:
     return status;
+}
+
+sl_status_t sl_engine_build(const sl_engine_params_t *own,
+                            const unsigned char *keeps, sl_dry_memory_t *dry,
+                            sl_engine_t **engine_p)
+{
+    return build(own, keeps, dry, 0, engine_p);
+}
+
+sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
+                                 const unsigned char *keeps,
+                                 sl_engine_t **engine_p)
+{
+    return build(own, keeps, NULL, 1, engine_p);
 }
 
 /* The choice of layers to keep, the stages, and their threads. */
@@ -359,7 +393,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     if (engine == NULL) {
         return;
     }
-    if (engine->dry == NULL) {
+    if (engine->dry == NULL && !engine->is_bare) {
         sl_together_watch(engine->params.world, NULL);
     }
     end_executors(engine);
@@ -385,6 +419,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->channels);
     sl_grid_destroy(engine->own_grid);
     free(engine->keeps);
+    free(engine->own_cuts);
     free(engine->layer_stage);
     free(engine->needs_gradient);
     free(engine->ties);

@@ -211,6 +211,8 @@ typedef struct sl_dry_memory {
 
 struct sl_engine {
     sl_engine_params_t params;
+    int *own_cuts;            /**< owned; params.cuts */
+    int is_bare;              /**< parameters have no memory yet */
     sl_recompute_t recompute; /**< of the schedule: `auto` is none or full */
     unsigned char *keeps;     /**< per layer under `auto`, else NULL: its
                                    results are held, not recomputed */
@@ -346,6 +348,11 @@ SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,
                                          const unsigned char *keeps,
                                          sl_dry_memory_t *dry,
                                          sl_engine_t **engine_p);
+/** Likewise with one replica, but the parameters have no memory and the edges
+ *  between ranks are not open: for a state that exists. */
+SL_NODISCARD sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
+                                              const unsigned char *keeps,
+                                              sl_engine_t **engine_p);
 SL_NODISCARD sl_status_t sl_engine_params_check(sl_engine_params_t *params);
 /** Check, and fill in what is missing; a grid that had to be made is *grid_p,
  *  the caller's. Collective when there are other ranks. */

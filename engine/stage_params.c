@@ -145,6 +145,9 @@ sl_status_t sl_stage_params_init(sl_stage_t *stage)
 
     SL_TRY(status, list_params(stage), out);
     SL_TRY(status, sl_buckets_init(stage), out);
+    if (stage->engine->is_bare) {
+        return SL_OK;
+    }
     for (p = 0; p < stage->n_params; p++) {
         SL_TRY(status,
                sl_device_is_dry(stage->device)

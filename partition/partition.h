@@ -119,6 +119,10 @@ SL_API SL_NODISCARD sl_status_t sl_part_profile_load(const char *path,
 
 /* ---- policies ---- */
 
+/** Memory that a stage with the layers [begin, end) needs at most, such as
+ *  sl_part_memory_need(); SIZE_MAX = such a stage is not possible. */
+typedef size_t (*sl_part_need_fn)(void *ctx, int begin, int end, int stage);
+
 /** What a policy sees. */
 typedef struct sl_part_problem {
     const sl_part_costs_t *costs;
@@ -126,8 +130,14 @@ typedef struct sl_part_problem {
     double recompute; /**< forward passes repeated in backward: 0 or 1 */
     double link_bytes_per_us;  /**< 0: bytes cost no time */
     double link_latency_us;    /**< of each transfer that has bytes */
-    const double *stage_speed; /**< relative speed of each stage's device;
-                                    NULL = all 1 */
+    const double *stage_speed; /**< relative speed of each stage's device: its
+                                    share of the device, over the speed that
+                                    the costs are of; NULL = all 1 */
+    /* memory: looked at by dp alone */
+    const size_t *memory_bytes; /**< that each stage may have, SIZE_MAX = any;
+                                     NULL (default) = no constraint */
+    sl_part_need_fn stage_need; /**< required with memory_bytes */
+    void *need_ctx;             /**< borrowed; passed to stage_need */
 } sl_part_problem_t;
 
 /** A partitioner. */
@@ -153,7 +163,8 @@ SL_API const sl_part_ops_t *sl_part_builtin(size_t i);
 
 /**
  * The policies:
- *  dp       exact. The least time of the slowest stage (sl_part_stage_us);
+ *  dp       exact. The least time of the slowest stage (sl_part_stage_us)
+ *           among the cuts whose stages all have memory for what they need;
  *           of those cuts the one with the fewest bytes across them, then
  *           the smallest sum of squared stage times, larger stages first.
  *  gpipe    layer i, which ends at the share h_i of all forward flops (of
@@ -166,11 +177,17 @@ SL_API const sl_part_ops_t *sl_part_builtin(size_t i);
 
 /** Cut with a policy. SL_ERR_CONFIG when there are more stages than layers,
  *  with both numbers; SL_ERR_INVALID_ARG for costs, links or speeds that are
- *  not finite or negative. Never an empty stage; `cuts` is unchanged on
+ *  not finite or negative; SL_ERR_QUOTA (refused, not logged) when the memory
+ *  is not enough for any cut. Never an empty stage; `cuts` is unchanged on
  *  failure. */
 SL_API SL_NODISCARD sl_status_t sl_part_split(const sl_part_ops_t *policy,
                                               const sl_part_problem_t *problem,
                                               int *cuts);
+/** The cuts under which the worst stage needs the smallest part of its memory:
+ *  what would have to change when none fits. Stages may need more than they
+ *  have. O(K n^2) questions to stage_need. @return as sl_part_split */
+SL_API SL_NODISCARD sl_status_t
+sl_part_least_memory(const sl_part_problem_t *problem, int *cuts);
 /** Check a cut list given by hand. */
 SL_API SL_NODISCARD sl_status_t sl_part_check_cuts(int n_layers, int n_stages,
                                                    const int *cuts);

@@ -62,6 +62,10 @@ static inline double sl_part_sum_us(double compute_us, double speed,
     return compute_us / speed + received_us;
 }
 
+/** Counts, costs, links, speeds and memory are possible. */
+SL_NODISCARD sl_status_t
+sl_part_check_problem(const sl_part_problem_t *problem);
+
 /** Hash of what a layer computes: type, attributes, input shapes (without
  *  them when `in` is NULL), and which inputs come from the batch. Layers with
  *  equal keys and shapes cost the same. */

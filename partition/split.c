@@ -89,7 +89,7 @@ out:
     return status;
 }
 
-static sl_status_t check_problem(const sl_part_problem_t *problem)
+sl_status_t sl_part_check_problem(const sl_part_problem_t *problem)
 {
     sl_status_t status;
     int i;
@@ -121,6 +121,11 @@ static sl_status_t check_problem(const sl_part_problem_t *problem)
         }
     }
     SL_TRY(status, check_speeds(problem), out);
+    if (problem->memory_bytes != NULL && problem->stage_need == NULL) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "partition: memory is limited, but nothing says what a stage "
+                "needs");
+    }
     return SL_OK;
 out:
     return status;
@@ -163,7 +168,7 @@ sl_status_t sl_part_split(const sl_part_ops_t *policy,
         SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                 "partition: no policy or no room for cuts");
     }
-    SL_TRY(status, check_problem(problem), out);
+    SL_TRY(status, sl_part_check_problem(problem), out);
     found = calloc((size_t)problem->n_stages + 1, sizeof(*found));
     if (found == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exact cuts by dynamic programming: the least time of the slowest stage,
  * then the fewest bytes across the cuts, then the smallest sum of squared
- * stage times. O(K n^2) at worst, about O(n^2) as far as it is needed. */
+ * stage times, among the stages that have the memory they need. O(K n^2) at
+ * worst, about O(n^2) as far as it is needed. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -120,6 +121,19 @@ static double least_us(const dp_t *dp, int begin, int end, double speed,
                           received_us + dp->transfer[end]);
 }
 
+/** Whether a stage has the memory it needs. Need does not grow steadily with
+ *  the layers (a longer stage may have less to receive), so every stage that
+ *  is fast enough is asked about by itself. */
+static int has_memory(const dp_t *dp, int begin, int end, int stage)
+{
+    const sl_part_problem_t *problem = dp->problem;
+
+    return problem->memory_bytes == NULL ||
+           problem->memory_bytes[stage] == SIZE_MAX ||
+           problem->stage_need(problem->need_ctx, begin, end, stage) <=
+               problem->memory_bytes[stage];
+}
+
 /** Least slowest-stage time of the first `stage` + 1 stages ending at `end`,
  *  from dp->prev, that of `stage` stages. */
 static double best_end(const dp_t *dp, int stage, int end, double speed)
@@ -143,7 +157,9 @@ static double best_end(const dp_t *dp, int stage, int end, double speed)
             const double us =
                 fmax(dp->prev[begin], stage_us(dp, begin, end, speed));
 
-            best = us < best ? us : best;
+            if (us < best && has_memory(dp, begin, end, stage)) {
+                best = us;
+            }
         }
     }
     return best;
@@ -201,8 +217,10 @@ static void refine_end(dp_t *dp, int stage, int end, double speed, double limit)
             const double us = stage_us(dp, begin, end, speed);
             const double sum = dp->prev_square[begin] + us * us;
 
-            if (us <= limit && (dp->prev[begin] < bytes ||
-                                (dp->prev[begin] <= bytes && sum < square))) {
+            if (us <= limit &&
+                (dp->prev[begin] < bytes ||
+                 (dp->prev[begin] <= bytes && sum < square)) &&
+                has_memory(dp, begin, end, stage)) {
                 bytes = dp->prev[begin];
                 square = sum;
                 parent = begin;
@@ -247,10 +265,18 @@ static sl_status_t dp_split(const sl_part_problem_t *problem, int *cuts)
 {
     dp_t dp;
     sl_status_t status;
+    double limit;
     int stage, end;
 
     SL_TRY(status, dp_init(&dp, problem), out);
-    refine(&dp, find_bottleneck(&dp));
+    limit = find_bottleneck(&dp);
+    if (!(limit < HUGE_VAL)) {
+        SL_REFUSE(status, SL_ERR_QUOTA, err_cleanup,
+                  "partition dp: no cut of %d layers into %d stages fits the "
+                  "memory of its devices",
+                  dp.n_layers, dp.n_stages);
+    }
+    refine(&dp, limit);
     end = dp.n_layers;
     for (stage = dp.n_stages - 1; stage >= 0; stage--) {
         cuts[stage + 1] = end;
@@ -259,6 +285,7 @@ static sl_status_t dp_split(const sl_part_problem_t *problem, int *cuts)
         SL_ASSERT(end >= 0);
     }
     cuts[0] = end;
+err_cleanup:
     dp_cleanup(&dp);
 out:
     return status;

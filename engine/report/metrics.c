@@ -118,9 +118,24 @@ static json_t *device_object(const sl_metrics_device_t *device)
                      number(device->busy));
 }
 
+static json_t *move_object(const sl_metrics_step_t *step)
+{
+    json_t *cuts = json_array();
+    size_t k;
+
+    for (k = 0; k < step->n_stages; k++) {
+        (void)json_array_append_new(cuts, json_integer(step->cuts[k]));
+    }
+    return json_pack("{s:o, s:i, s:o, s:o, s:o}", "cuts", cuts, "moved_layers",
+                     step->moved_layers, "moved_bytes",
+                     bytes_or_null(step->moved_bytes), "move_ms",
+                     number(step->move_ms), "predicted_speedup",
+                     number(step->predicted_speedup));
+}
+
 static json_t *step_object(const sl_metrics_step_t *step)
 {
-    json_t *devices = json_array();
+    json_t *devices = json_array(), *object;
     char rate_name[64];
     size_t i;
 
@@ -128,13 +143,17 @@ static json_t *step_object(const sl_metrics_step_t *step)
         (void)json_array_append_new(devices, device_object(&step->devices[i]));
     }
     (void)snprintf(rate_name, sizeof(rate_name), "%.40s_per_s", step->unit);
-    return json_pack(
+    object = json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step",
         (json_int_t)step->step, "loss", number(step->loss), "accuracy",
         number(step->accuracy), "lr", number(step->learning_rate),
         "gradient_norm", number(step->gradient_norm), "step_ms",
         number(step->step_ms), rate_name, number(step->units_per_s), "bubble",
         number(step->bubble), "devices", devices);
+    if (object != NULL && step->cuts != NULL) {
+        (void)json_object_set_new(object, "rebalance", move_object(step));
+    }
+    return object;
 }
 
 /* @return 0, or errno. A line that did not fit is taken off again. */

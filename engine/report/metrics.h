@@ -40,6 +40,13 @@ typedef struct sl_metrics_step {
     double bubble;
     const sl_metrics_device_t *devices; /**< borrowed for the call */
     size_t n_devices;
+    /* when layers have moved before this step */
+    const int *cuts; /**< first layer of each stage; NULL = as before */
+    size_t n_stages;
+    int moved_layers;
+    size_t moved_bytes;
+    double move_ms;
+    double predicted_speedup; /**< of the step, by the move */
 } sl_metrics_step_t;
 
 /**

@@ -33,6 +33,9 @@ if(NOT SL_SANITIZE)
     set_tests_properties(cli.install PROPERTIES
         ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 endif()
+add_test(NAME cli.rebalance
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_rebalance.sh
+        $<TARGET_FILE:sluice>)
 # Open MPI is not instrumented for races, and the modules that it unloads leave
 # blocks behind that no leak can be traced to; engine.ranks looks for ours.
 add_test(NAME cli.launch
@@ -73,8 +76,8 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
-    cli.program cli.control cli.checkpoint cli.sharing house.layout
-    house.headers PROPERTIES
+    cli.program cli.control cli.checkpoint cli.sharing cli.rebalance
+    house.layout house.headers PROPERTIES
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 # Open MPI leaks a little at its end, and is not instrumented for races.
 set_property(TEST cli.checkpoint APPEND PROPERTY ENVIRONMENT

@@ -1,0 +1,124 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Layers move between the stages of a real job when a device gets less of its
+# time or memory, and the job ends with the state of an undisturbed one.
+#   tests/cli/test_rebalance.sh build/sluice
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+folder=$(mktemp -d)
+job=
+end_all() {
+    [ -z "$job" ] || kill -9 "$job" 2>/dev/null
+    rm -rf "$folder"
+}
+trap end_all EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+SLUICE_LOG=error
+XDG_CACHE_HOME=$folder
+export SLUICE_RUN_DIR SLUICE_LOG XDG_CACHE_HOME
+
+fail() {
+    echo "FAILED: $1"
+    "$sluice" ctl list
+    for log in *.log; do
+        echo "== $log"
+        tail -n 20 "$log"
+    done
+    exit 1
+}
+
+# until_in FILE TEXT: within two minutes TEXT is in FILE
+until_in() {
+    n=0
+    while ! grep -qe "$2" "$1" 2>/dev/null; do
+        n=$((n + 1))
+        [ $n -lt 1200 ] || fail "$1 never has '$2'"
+        kill -0 "$job" 2>/dev/null || grep -qe "$2" "$1" ||
+            fail "the job ended without '$2'"
+        sleep 0.1
+    done
+}
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
+model: {type: gpt, layers: 6, width: 64, heads: 2, vocab: 64}
+train: {batch: 16, micro_batches: 8}
+optimizer: {type: adamw, lr: 0.01}
+devices: {use: "cpu:2", threads: 1}
+YAML
+train() { # NAME OPTION...
+    name=$1
+    shift
+    exec "$sluice" train gpt.yaml --quiet --job-name "$name" --steps $steps \
+        --metrics "$name.jsonl" "$@" >"$name.log" 2>&1
+}
+hash_in() { sed -n 's/.*state-hash //p' "$1"; }
+ctl() { "$sluice" ctl "$@" >ctl.log 2>&1 || fail "ctl $*"; }
+# end_job NAME: it ends well, with the state of an undisturbed run
+end_job() {
+    wait "$job" || fail "job $1: exit status $?"
+    job=
+    [ "$(hash_in "$1.log")" = "$want" ] ||
+        fail "job $1: hash $(hash_in "$1.log"), not $want"
+}
+
+steps=700
+(train still --rebalance off)
+want=$(hash_in still.log)
+[ -n "$want" ] || fail "an undisturbed run has no hash"
+grep -q 'move' still.log && fail "--rebalance off moves layers"
+
+# a share that stays: once there, and back; the job is held for the changes
+train share &
+job=$!
+# before anything else can move: a change must last two seconds
+until_in share.jsonl '"step":5,'
+ctl share share cpu:1 20
+until_in share.log 'from stage 1 to stage 0 (cpu:1 has .* of its time), predicted'
+until_in share.jsonl '"rebalance":{"cuts":\[0,'
+end_job share
+
+# memory below the need of a stage: layers go, instead of a wait
+train memory &
+job=$!
+until_in memory.jsonl '"step":5,'
+ctl limit memory cpu:0 6MiB
+until_in memory.log 'from stage 0 to stage 1: a step does not fit'
+ctl limit memory cpu:0 1GiB
+end_job memory
+
+# between two processes: rank 1's share falls, its layers go to rank 0
+if command -v mpirun >/dev/null; then
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none
+    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+    export OMPI_MCA_btl OMPI_MCA_btl_vader_single_copy_mechanism
+    mpirun --oversubscribe --bind-to none -n 2 "$sluice" train gpt.yaml \
+        --quiet --devices cpu:1 --job-name ranks --steps $steps \
+        --metrics ranks.jsonl >ranks.log 2>&1 &
+    job=$!
+    until_in ranks.jsonl '"step":5,'
+    ctl share ranks.1 cpu:0 20
+    until_in ranks.log 'from stage 1 to stage 0 (rank 1 cpu:0 has .* of its'
+    end_job ranks
+fi
+
+# what is not to change does not: cuts by hand, and another policy
+steps=250
+(train short --rebalance off)
+want=$(hash_in short.log)
+for option in "partition.cuts=[30]" partition.policy=uniform; do
+    train fixed --set "$option" &
+    job=$!
+    until_in fixed.jsonl '"step":5,'
+    ctl share fixed cpu:1 50
+    end_job fixed
+    grep -q 'move' fixed.log && fail "$option: layers move"
+    rm -f fixed.jsonl fixed.log
+done
+
+"$sluice" train gpt.yaml --rebalance perhaps >bad.log 2>&1 &&
+    fail "--rebalance perhaps is taken"
+grep -q 'auto' bad.log || fail "--rebalance perhaps: no hint"
+echo "rebalance: all as it should be"
