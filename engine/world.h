@@ -113,18 +113,17 @@ enum {
 
 /** Queue a message of at most max_bytes; never waits, also not for a slot of
  *  the receiver: it leaves when there is one. `data` is borrowed until
- *  on_message, or when the job fails first, until sl_world_recover or
- *  sl_world_leave returns. May be called from any thread, from a device's op
- *  too. After a failure it does nothing. */
+ *  on_message, or when the job fails first, until sl_world_recover,
+ *  sl_port_close or sl_world_leave returns. May be called from any thread, from
+ * a device's op too. After a failure it does nothing. */
 SL_API void sl_port_send(sl_port_t *port, const void *data, size_t bytes);
 /** Receiver: the oldest arrived message was taken, its slot may be filled
  *  again. From any thread. After a failure it does nothing; no release of
  *  the old job may come after the recovery. */
 SL_API void sl_port_release(sl_port_t *port);
 /** Collective per edge, with nothing under way or after a failure; in any
- *  order, neither end waits for the other's close. The receiver's slots are
- *  the caller's again; what a failed job was sending is so after
- *  sl_world_recover or sl_world_leave. NULL is allowed. */
+ *  order, neither end waits for the other's close. The slots, and what was
+ *  being sent, are the caller's again. NULL is allowed. */
 SL_API void sl_port_close(sl_port_t *port);
 
 typedef struct sl_port_stats {

@@ -375,16 +375,13 @@ void sl_port_on_close(sl_world_t *world, sl_request_t *request)
     sl_port_t *port = request->port;
 
     port->has_user = 0;
+    port->close = request;
     if (port->is_sender) {
         sl_port_clear_queue(port);
-        sl_request_finish(world, request, SL_OK, "");
+    } else if (world->peers[port->peer].is_gone) {
+        port->is_acked = 1;
     } else {
-        port->close = request;
-        if (world->peers[port->peer].is_gone) {
-            port->is_acked = 1;
-        } else {
-            sl_notice_send(world, port->peer, &close);
-        }
+        sl_notice_send(world, port->peer, &close);
     }
     sl_port_try_end(port);
 }

@@ -53,12 +53,21 @@ void sl_port_try_end(sl_port_t *port)
     sl_request_t *close = port->close;
     sl_world_t *world = port->world;
 
-    if (port->has_user || !is_drained(port)) {
+    if (port->has_user || port->n_started != port->n_ended) {
+        return;
+    }
+    if (port->is_sender && close != NULL) {
+        /* nothing reads the user's memory any more; the port itself stays
+         * until the receiver has closed */
+        port->close = NULL;
+        sl_request_finish(world, close, SL_OK, "");
+    }
+    if (!is_drained(port)) {
         return;
     }
     if (port->is_sender && port->is_peer_done) {
         unlink_and_free(port);
-    } else if (close != NULL && port->is_acked) {
+    } else if (!port->is_sender && close != NULL && port->is_acked) {
         unlink_and_free(port);
         sl_request_finish(world, close, SL_OK, "");
     }
