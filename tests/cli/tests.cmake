@@ -6,13 +6,6 @@ set_target_properties(netns_relay PROPERTIES C_EXTENSIONS OFF
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 target_link_libraries(netns_relay PRIVATE sl_flags
     $<BUILD_INTERFACE:sl_warnings>)
-add_test(NAME network.hosts
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/netns/run.sh $<TARGET_FILE:sluice>
-        $<TARGET_FILE:netns_relay>)
-add_test(NAME network.slurm
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
-set_tests_properties(network.hosts network.slurm PROPERTIES
-    LABELS network TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
 
 # The program from outside, and the house rules.
 add_test(NAME cli.program
@@ -29,21 +22,26 @@ add_test(NAME cli.sharing
 add_test(NAME cli.launch
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_launch.sh
         $<TARGET_FILE:sluice>)
-add_test(NAME cli.faults
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
-        $<TARGET_FILE:sluice>)
-set_tests_properties(cli.launch cli.faults PROPERTIES
-    TIMEOUT 900 PROCESSORS 2)
-set_tests_properties(cli.launch cli.faults network.hosts network.slurm
-    PROPERTIES ENVIRONMENT "${SL_TEST_ENVIRONMENT};LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
-# Open MPI is not instrumented for races.
+# Open MPI is not instrumented for races, and the modules that it unloads leave
+# blocks behind that no leak can be traced to; engine.ranks looks for ours.
 if(NOT SL_SANITIZE MATCHES thread)
+    add_test(NAME cli.faults
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
+            $<TARGET_FILE:sluice>)
+    add_test(NAME network.hosts
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/netns/run.sh $<TARGET_FILE:sluice>
+            $<TARGET_FILE:netns_relay>)
+    add_test(NAME network.slurm
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
+    set_tests_properties(network.hosts network.slurm PROPERTIES LABELS network)
+    set_tests_properties(cli.faults network.hosts network.slurm PROPERTIES
+        TIMEOUT 900 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE
+        ENVIRONMENT "${SL_TEST_ENVIRONMENT};ASAN_OPTIONS=detect_leaks=0")
     add_test(NAME cli.mpi
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
             $<TARGET_FILE:sluice>)
     set_tests_properties(cli.mpi PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
-        PROCESSORS 2 ENVIRONMENT
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
+        PROCESSORS 2 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 endif()
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
@@ -58,8 +56,8 @@ if(SL_PYTHON)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 set_tests_properties(
-    cli.program cli.control cli.checkpoint cli.sharing house.layout
-    house.headers PROPERTIES
+    cli.program cli.control cli.checkpoint cli.sharing cli.launch
+    house.layout house.headers PROPERTIES
     TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 # Open MPI leaks a little at its end, and is not instrumented for races.
 set_property(TEST cli.checkpoint APPEND PROPERTY ENVIRONMENT
