@@ -38,12 +38,40 @@ static void every_bit_and_the_seed_count(void **state)
     assert_true(whole == sl_hash(data, sizeof(data), 1));
 }
 
+static void parts_hash_as_the_whole(void **state)
+{
+    unsigned char data[3000];
+    size_t part, i;
+
+    (void)state;
+    for (i = 0; i < sizeof(data); i++) {
+        data[i] = (unsigned char)(i * 7 + i / 256);
+    }
+    for (part = 1; part <= sizeof(data); part = part * 3 + 1) {
+        sl_hash_stream_t *stream = NULL;
+
+        sl_assert_ok(sl_hash_stream_create(&stream));
+        assert_true(sl_hash_stream_value(stream) == sl_hash("", 0, 0));
+        for (i = 0; i < sizeof(data); i += part) {
+            const size_t left = sizeof(data) - i;
+
+            sl_hash_stream_add(stream, data + i, left < part ? left : part);
+            sl_hash_stream_add(stream, NULL, 0);
+        }
+        assert_true(sl_hash_stream_value(stream) ==
+                    sl_hash(data, sizeof(data), 0));
+        sl_hash_stream_destroy(stream);
+    }
+    sl_hash_stream_destroy(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(empty_input_has_the_published_value),
         sl_unit_test(text_hashes_as_its_bytes),
         sl_unit_test(every_bit_and_the_seed_count),
+        sl_unit_test(parts_hash_as_the_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -392,6 +392,28 @@ static void destroy_never_waits_for_a_reader(void **state)
     sl_dataset_close(dataset);
 }
 
+/* Whole batches an epoch; a split smaller than a batch wraps. */
+static void the_position_of_a_step(void **state)
+{
+    static const struct {
+        int64_t n_samples, rows;
+        uint64_t step, epoch, sample;
+    } cases[] = {{10, 3, 0, 0, 0}, {10, 3, 2, 0, 6}, {10, 3, 3, 1, 0},
+                 {10, 3, 7, 2, 3}, {9, 3, 3, 1, 0},  {3, 8, 1, 2, 2},
+                 {3, 8, 3, 8, 0},  {1, 1, 5, 5, 0},  {64, 7, 28, 3, 7}};
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        uint64_t epoch = 99, sample = 99;
+
+        sl_data_position(cases[i].n_samples, cases[i].rows, cases[i].step,
+                         &epoch, &sample);
+        assert_int_equal(epoch, cases[i].epoch);
+        assert_int_equal(sample, cases[i].sample);
+    }
+}
+
 static void bad_loader_params_are_refused(void **state)
 {
     sl_dataset_t *dataset = numbered_set(5, 0);
@@ -431,6 +453,7 @@ int main(void)
         sl_unit_test(a_held_batch_is_not_overwritten),
         sl_unit_test(a_failed_read_reaches_the_reader_and_stays),
         sl_unit_test(destroy_never_waits_for_a_reader),
+        sl_unit_test(the_position_of_a_step),
         sl_unit_test(bad_loader_params_are_refused),
     };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "engine/safetensors.h"
 
@@ -369,6 +370,37 @@ static void test_fuzz(void **state)
     free(data);
 }
 
+/* One more text of metadata; size and hash are those of the file. */
+static void test_metadata_and_hash(void **state)
+{
+    const sl_safetensors_entry_t entry = {
+        .name = "a", .n_dims = 1, .dims = {2}};
+    const char *path = path_of("m.safetensors");
+    sl_safetensors_writer_t *writer = NULL;
+    sl_safetensors_t *file = NULL;
+    uint64_t n_bytes = 0, hash = 0;
+    char *data = NULL;
+    size_t n = 0;
+
+    (void)state;
+    sl_assert_ok(sl_safetensors_begin_with(path, &entry, 1, "note",
+                                           "a \"text\"\n", &writer));
+    sl_assert_ok(sl_safetensors_append(writer, bias));
+    sl_assert_ok(sl_safetensors_finish(writer, &n_bytes, &hash));
+    sl_assert_ok(sl_file_read(path, 1000, &data, &n));
+    assert_int_equal(n_bytes, n);
+    assert_true(hash == sl_hash(data, n, 0));
+    free(data);
+    sl_assert_ok(sl_safetensors_open(path, &file));
+    assert_string_equal(sl_safetensors_metadata(file, "note"), "a \"text\"\n");
+    assert_string_equal(sl_safetensors_metadata(file, "format"), "pt");
+    assert_null(sl_safetensors_metadata(file, "nothing"));
+    sl_safetensors_close(file);
+    sl_assert_status(
+        sl_safetensors_begin_with(path, &entry, 1, "note", "\xff", &writer),
+        SL_ERR_INVALID_ARG);
+}
+
 static void test_bad_writes(void **state)
 {
     const char *path = path_of("w.safetensors");
@@ -419,10 +451,15 @@ static void test_bad_writes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        sl_unit_test(test_bytes),        sl_unit_test(test_round_trip),
-        sl_unit_test(test_narrow_types), sl_unit_test(test_long_narrow_tensor),
-        sl_unit_test(test_bad_headers),  sl_unit_test(test_bad_files),
-        sl_unit_test(test_fuzz),         sl_unit_test(test_bad_writes),
+        sl_unit_test(test_bytes),
+        sl_unit_test(test_round_trip),
+        sl_unit_test(test_narrow_types),
+        sl_unit_test(test_long_narrow_tensor),
+        sl_unit_test(test_bad_headers),
+        sl_unit_test(test_bad_files),
+        sl_unit_test(test_metadata_and_hash),
+        sl_unit_test(test_fuzz),
+        sl_unit_test(test_bad_writes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
