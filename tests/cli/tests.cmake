@@ -1,31 +1,57 @@
 sl_test(cli ranks LINK sl_cli)
 
+# Scripts that run the program. Open MPI is not instrumented for races, and the
+# modules that it unloads leave blocks behind that no leak can be traced to:
+# scripts that start ranks look for no leaks (engine.ranks and engine.replicas
+# do), and leave the ranks out where races are looked for.
+set(sl_scripts cli.program cli.control cli.checkpoint cli.sharing cli.launch
+    cli.rebalance cli.simulate house.layout house.headers)
+set(sl_rank_scripts cli.checkpoint cli.launch cli.rebalance cli.simulate)
+foreach(name program control checkpoint sharing launch rebalance simulate)
+    add_test(NAME cli.${name}
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_${name}.sh
+            $<TARGET_FILE:sluice>)
+endforeach()
+add_test(NAME house.layout
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
+add_test(NAME house.headers
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_headers.sh)
+
 # Hosts made of name spaces, and Slurm; both only as root.
 add_executable(netns_relay netns/relay.c)
 set_target_properties(netns_relay PROPERTIES C_EXTENSIONS OFF
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 target_link_libraries(netns_relay PRIVATE sl_flags
     $<BUILD_INTERFACE:sl_warnings>)
-add_test(NAME network.hosts
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/netns/run.sh $<TARGET_FILE:sluice>
-        $<TARGET_FILE:netns_relay>)
-add_test(NAME network.slurm
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
-set_tests_properties(network.hosts network.slurm PROPERTIES
-    LABELS network TIMEOUT 600 SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
 
-# The program from outside, and the house rules.
-add_test(NAME cli.program
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cli.sh $<TARGET_FILE:sluice>)
-add_test(NAME cli.control
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_control.sh
-        $<TARGET_FILE:sluice>)
-add_test(NAME cli.checkpoint
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_checkpoint.sh
-        $<TARGET_FILE:sluice>)
-add_test(NAME cli.sharing
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_sharing.sh
-        $<TARGET_FILE:sluice>)
+if(NOT SL_SANITIZE MATCHES thread)
+    add_test(NAME cli.mpi
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
+            $<TARGET_FILE:sluice>)
+    add_test(NAME cli.faults
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
+            $<TARGET_FILE:sluice>)
+    add_test(NAME network.hosts
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/netns/run.sh $<TARGET_FILE:sluice>
+            $<TARGET_FILE:netns_relay>)
+    add_test(NAME network.slurm
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slurm/run.sh $<TARGET_FILE:sluice>)
+    set_tests_properties(network.hosts network.slurm PROPERTIES LABELS network)
+    list(APPEND sl_scripts cli.mpi cli.faults network.hosts network.slurm)
+    list(APPEND sl_rank_scripts cli.mpi cli.faults network.hosts network.slurm)
+    set_tests_properties(cli.mpi cli.faults network.hosts network.slurm
+        PROPERTIES RUN_SERIAL TRUE)
+endif()
+set_tests_properties(${sl_scripts} PROPERTIES
+    TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+set_property(TEST ${sl_rank_scripts} APPEND PROPERTY ENVIRONMENT
+    "ASAN_OPTIONS=detect_leaks=0")
+if(SL_SANITIZE MATCHES thread)
+    set_property(TEST ${sl_rank_scripts} APPEND PROPERTY ENVIRONMENT
+        "SLUICE_NO_MPI=1")
+endif()
+
+# What `cmake --install` leaves is enough for others.
 if(NOT SL_SANITIZE)
     add_test(NAME cli.install
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_install.sh
@@ -33,40 +59,7 @@ if(NOT SL_SANITIZE)
     set_tests_properties(cli.install PROPERTIES
         ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 endif()
-add_test(NAME cli.rebalance
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_rebalance.sh
-        $<TARGET_FILE:sluice>)
-# Open MPI is not instrumented for races, and the modules that it unloads leave
-# blocks behind that no leak can be traced to; engine.ranks looks for ours.
-add_test(NAME cli.launch
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_launch.sh
-        $<TARGET_FILE:sluice>)
-add_test(NAME cli.faults
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.sh
-        $<TARGET_FILE:sluice>)
-set_tests_properties(cli.launch cli.faults PROPERTIES
-    TIMEOUT 900 PROCESSORS 2)
-set_tests_properties(cli.launch cli.faults network.hosts network.slurm
-    PROPERTIES ENVIRONMENT "${SL_TEST_ENVIRONMENT};LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
-if(NOT SL_SANITIZE MATCHES thread)
-    add_test(NAME cli.mpi
-        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_mpi.sh
-            $<TARGET_FILE:sluice>)
-    set_tests_properties(cli.mpi PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600
-        PROCESSORS 2 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
-endif()
-if(SL_SANITIZE MATCHES thread)
-    set(SL_NO_MPI no-mpi)
-endif()
-add_test(NAME cli.simulate
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_simulate.sh
-        $<TARGET_FILE:sluice> ${SL_NO_MPI})
-set_tests_properties(cli.simulate PROPERTIES TIMEOUT 600 ENVIRONMENT
-    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
-add_test(NAME house.layout
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
-add_test(NAME house.headers
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_headers.sh)
+
 # Skipped without PyTorch.
 find_program(SL_PYTHON python3)
 if(SL_PYTHON)
@@ -74,15 +67,4 @@ if(SL_PYTHON)
         COMMAND ${SL_PYTHON}
             ${CMAKE_CURRENT_SOURCE_DIR}/parity/parity.py $<TARGET_FILE:sluice>)
     set_tests_properties(parity.pytorch PROPERTIES SKIP_RETURN_CODE 77)
-endif()
-set_tests_properties(
-    cli.program cli.control cli.checkpoint cli.sharing cli.rebalance
-    house.layout house.headers PROPERTIES
-    TIMEOUT 600 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
-# Open MPI leaks a little at its end, and is not instrumented for races.
-set_property(TEST cli.checkpoint APPEND PROPERTY ENVIRONMENT
-    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp")
-if(SL_SANITIZE MATCHES thread)
-    set_property(TEST cli.checkpoint APPEND PROPERTY ENVIRONMENT
-        "SLUICE_NO_MPI=1")
 endif()
