@@ -89,7 +89,7 @@ ctl limit memory cpu:0 1GiB
 end_job memory
 
 # between two processes: rank 1's share falls, its layers go to rank 0
-if command -v mpirun >/dev/null; then
+if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none
     export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The program as a person uses it: hashes, outputs, wrong input.
-#   tests/cli/test_cli.sh build/sluice
+#   tests/cli/test_program.sh build/sluice
 set -u
 sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 folder=$(mktemp -d)
