@@ -165,27 +165,6 @@ static void tell_metrics(const sl_train_t *train,
     sl_metrics_write(train->metrics, &step);
 }
 
-static sl_status_t evaluate(sl_train_t *train, uint32_t step)
-{
-    sl_eval_sums_t sums;
-    sl_status_t status;
-
-    SL_TRY(status,
-           sl_job_evaluate(&train->job, train->job.config.eval_batches, &sums),
-           out);
-    train->validation_loss =
-        sums.n_valid > 0.0 ? sums.loss_sum / sums.n_valid : (double)NAN;
-    if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
-        sl_progress_clear(train->progress);
-        (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
-                     step, sums.loss_sum / sums.n_valid,
-                     sums.n_correct / sums.n_valid);
-        (void)fflush(stdout);
-    }
-out:
-    return status;
-}
-
 static sl_status_t remember_limits(sl_train_t *train)
 {
     const int n = train->job.devices->n_devices;
@@ -234,12 +213,14 @@ static void tell_move(const sl_train_t *train, uint32_t step)
     }
 }
 
-/* After a step without memory: whether to take it again, once an order has
- * come to the ranks whose limits are low. All ranks decide alike. */
+/* After a job without memory: whether to take it again, once an order has
+ * come to the ranks whose limits are low. All ranks decide alike; one that is
+ * told to end meanwhile ends the run. */
 static int await_room(sl_train_t *train)
 {
     const int is_short = is_squeezed(train);
     double sums[2] = {is_short, 0.0};
+    double n_ends = 0.0;
 
     if (sl_world_sum(train->job.world, sums, 1) < 0 || sums[0] == 0.0) {
         return 0;
@@ -248,36 +229,93 @@ static int await_room(sl_train_t *train)
         sl_progress_clear(train->progress);
         sl_warn("%s; waiting for a higher limit", sl_last_error());
         sums[1] = sl_control_await_order(train->control);
+        n_ends = sums[1] != 0.0 && sl_control_id(train->control) != NULL;
     }
-    return sl_world_sum(train->job.world, &sums[1], 1) >= 0 && sums[1] == 0.0;
+    sums[0] = n_ends;
+    if (sl_world_sum(train->job.world, sums, 2) < 0) {
+        return 0;
+    }
+    train->is_over |= sums[0] > 0.0;
+    return sums[1] == 0.0;
 }
 
-/* One step. A limit that was lowered below the need is no reason to lose the
- * job: layers move to devices that have room for them, or it waits until
- * another order comes, and then runs the same batch again. */
+/* A limit that was lowered below the need is no reason to lose the job: layers
+ * move to devices that have room for them, or it waits until another order
+ * comes, and then does the same again. */
+static sl_status_t make_room(sl_train_t *train, int *is_again_p)
+{
+    char detail[1024];
+    sl_status_t status = SL_OK;
+    int moved = 0;
+
+    (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
+    if (is_squeezed(train)) {
+        SL_TRY(status,
+               sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
+               out);
+        tell_move(train, sl_engine_n_steps(train->job.engine));
+    }
+    sl_last_error_set(detail);
+    *is_again_p = moved || await_room(train);
+out:
+    return status;
+}
+
+/* @return SL_ERR_QUOTA too when it is over while it waits for memory */
 static sl_status_t step_when_it_fits(sl_train_t *train, const sl_batch_t *batch,
                                      sl_step_report_t *report)
 {
     sl_status_t status = sl_engine_step(train->job.engine, batch, report);
+    int is_again = 0;
 
     while (status == SL_ERR_QUOTA) {
-        char detail[1024];
-        int moved = 0;
-
-        (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
-        if (is_squeezed(train)) {
-            SL_TRY(
-                status,
-                sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
-                out);
-            tell_move(train, sl_engine_n_steps(train->job.engine));
-        }
-        status = SL_ERR_QUOTA;
-        sl_last_error_set(detail);
-        if (!moved && !await_room(train)) {
-            break;
+        SL_TRY(status, make_room(train, &is_again), out);
+        if (!is_again) {
+            return SL_ERR_QUOTA;
         }
         status = sl_engine_step(train->job.engine, batch, report);
+    }
+out:
+    return status;
+}
+
+/* Likewise. */
+static sl_status_t evaluate_when_it_fits(sl_train_t *train,
+                                         sl_eval_sums_t *sums)
+{
+    const int64_t most = train->job.config.eval_batches;
+    sl_status_t status = sl_job_evaluate(&train->job, most, sums);
+    int is_again = 0;
+
+    while (status == SL_ERR_QUOTA) {
+        SL_TRY(status, make_room(train, &is_again), out);
+        if (!is_again) {
+            return SL_ERR_QUOTA;
+        }
+        status = sl_job_evaluate(&train->job, most, sums);
+    }
+out:
+    return status;
+}
+
+static sl_status_t evaluate(sl_train_t *train, uint32_t step)
+{
+    sl_eval_sums_t sums;
+    sl_status_t status;
+
+    status = evaluate_when_it_fits(train, &sums);
+    if (status == SL_ERR_QUOTA && train->is_over) {
+        return SL_OK; /* it waited for memory, and was told to end */
+    }
+    SL_TRY(status, status, out);
+    train->validation_loss =
+        sums.n_valid > 0.0 ? sums.loss_sum / sums.n_valid : (double)NAN;
+    if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
+        sl_progress_clear(train->progress);
+        (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
+                     step, sums.loss_sum / sums.n_valid,
+                     sums.n_correct / sums.n_valid);
+        (void)fflush(stdout);
     }
 out:
     return status;
@@ -295,7 +333,11 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_signals_is_stop(NULL)) {
         sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
     }
-    SL_TRY(status, step_when_it_fits(train, &batch, &report), out);
+    status = step_when_it_fits(train, &batch, &report);
+    if (status == SL_ERR_QUOTA && train->is_over) {
+        return SL_OK; /* it waited for memory, and was told to end */
+    }
+    SL_TRY(status, status, out);
     train->is_over = (report.flags & SL_TRAIN_STOP) != 0;
     n_units = (double)batch.rows * train->units_per_row;
     train->last_loss = report.loss;
@@ -434,6 +476,16 @@ static int is_over(const sl_train_t *train)
            (train->job.world == NULL && sl_train_signals_is_stop(NULL));
 }
 
+/* Until the job may begin; it is over when a rank is ended before that. */
+static sl_status_t admit(sl_train_t *train)
+{
+    double n_over = sl_control_admit(train->control);
+    sl_status_t status = sl_world_sum(train->job.world, &n_over, 1);
+
+    train->is_over = n_over > 0.0;
+    return status;
+}
+
 /* From an opened job to its last step. */
 static sl_status_t run(sl_train_t *train)
 {
@@ -446,8 +498,8 @@ static sl_status_t run(sl_train_t *train)
            sl_train_control_open(&train->job, train->unit,
                                  sl_train_signals_is_stop, &train->control),
            out);
-    if (sl_control_admit(train->control)) {
-        train->is_over = 1; /* ended before it began */
+    SL_TRY(status, admit(train), out);
+    if (train->is_over) {
         goto out;
     }
     if (train->options->memory_trace != NULL && sl_job_is_first(&train->job)) {

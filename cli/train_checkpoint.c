@@ -147,6 +147,9 @@ static sl_status_t open_saver(sl_train_checkpoint_t *checkpoint)
     SL_TRY(status,
            sl_saver_create(&params, &checkpoint->run, &checkpoint->saver), out);
     find_best(checkpoint);
+    /* when to save is for all ranks to decide alike */
+    status = sl_world_broadcast(checkpoint->run.world, 0, &checkpoint->best,
+                                sizeof(checkpoint->best));
 out:
     return status;
 }

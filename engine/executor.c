@@ -166,8 +166,9 @@ out:
 /* A number for each place where a device may run out of ops. */
 static uint32_t position(const sl_run_t *run, size_t i)
 {
-    const uint32_t list =
-        2 * (uint32_t)run->stage->index + (uint32_t)run->is_training;
+    const sl_stage_t *stage = run->stage;
+    const int cell = stage->replica * stage->engine->n_stages + stage->index;
+    const uint32_t list = 2 * (uint32_t)cell + (uint32_t)run->is_training;
 
     return (list << 16) + (uint32_t)i + 1;
 }

@@ -25,15 +25,17 @@ sl_status_t sl_mover_agree(sl_mover_t *mover, sl_status_t status)
         mover->is_broken = 1;
         return status < 0 ? status : SL_ERR_COMM;
     }
-    for (r = 0; r < n; r++) {
-        mover->is_common |= mover->codes[r] < 0.0;
+    for (r = 0; r < n && mover->codes[r] >= 0.0; r++) {
     }
-    for (r = 0; r < n && status >= 0; r++) {
-        if (mover->codes[r] < 0.0) {
-            SL_REFUSE(status, (sl_status_t)mover->codes[r], out,
-                      "rank %d cannot: %s", r,
-                      sl_status_text((sl_status_t)mover->codes[r]));
-        }
+    mover->is_common |= r < n;
+    if (r < n && status >= 0) {
+        SL_REFUSE(status, (sl_status_t)mover->codes[r], out,
+                  "rank %d cannot: %s", r,
+                  sl_status_text((sl_status_t)mover->codes[r]));
+    }
+    if (r < n) {
+        status =
+            (sl_status_t)mover->codes[r]; /* what follows is decided by it */
     }
 out:
     return status;

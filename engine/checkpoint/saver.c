@@ -75,19 +75,44 @@ out:
     return status;
 }
 
+/* Who writes what, by where the layers are now; in place of an earlier plan. */
+static sl_status_t plan(sl_saver_t *saver)
+{
+    sl_shard_plan_t *shards = NULL;
+    size_t n_shards = 0;
+    sl_snapshot_t snapshot;
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_shard_plans(&saver->run, &saver->description, &shards, &n_shards),
+           out);
+    SL_TRY(status,
+           sl_snapshot_init(&snapshot, saver->rank, &saver->description, shards,
+                            n_shards),
+           err_free);
+    if (snapshot.n_bytes == saver->snapshot.n_bytes) {
+        snapshot.data = saver->snapshot.data;
+        saver->snapshot.data = NULL;
+    }
+    sl_snapshot_cleanup(&saver->snapshot);
+    sl_shard_plans_free(saver->shards, saver->n_shards);
+    saver->snapshot = snapshot;
+    saver->shards = shards;
+    saver->n_shards = n_shards;
+    return SL_OK;
+
+err_free:
+    sl_shard_plans_free(shards, n_shards);
+out:
+    return status;
+}
+
 static sl_status_t open_all(sl_saver_t *saver)
 {
     sl_status_t status;
 
     SL_TRY(status, sl_run_describe(&saver->run, &saver->description), out);
-    SL_TRY(status,
-           sl_shard_plans(&saver->run, &saver->description, &saver->shards,
-                          &saver->n_shards),
-           out);
-    SL_TRY(status,
-           sl_snapshot_init(&saver->snapshot, saver->rank, &saver->description,
-                            saver->shards, saver->n_shards),
-           out);
+    SL_TRY(status, plan(saver), out);
     status = start_thread(saver);
 out:
     return status;
@@ -165,11 +190,15 @@ void sl_saver_destroy(sl_saver_t *saver)
 
 /* ---- a new one ---- */
 
-/* The directory on rank 0, the memory on all. */
+/* The directory on rank 0, the memory on all. Layers may have moved between
+ * ranks since the last one. */
 static sl_status_t begin(sl_saver_t *saver)
 {
     sl_status_t status;
 
+    if (saver->n_ranks > 1) {
+        SL_TRY(status, plan(saver), out);
+    }
     SL_TRY(status, sl_snapshot_reserve(&saver->snapshot), out);
     status =
         saver->rank == 0

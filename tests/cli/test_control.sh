@@ -134,7 +134,7 @@ for name in ../x a/b '' .a 'a b'; do
     fi
 done
 "$sluice" train net.yaml --steps 1 --class best >out 2>err
-if [ $? -eq 2 ] && grep -q guarantee err; then ok; else bad '--class best'; fi
+if [ $? -eq 2 ] && grep -q guarantee err; then ok; else bad "--class best"; fi
 
 # ---- no run directory that can be trusted: one warning, and it trains ----
 chmod 777 run
@@ -163,6 +163,43 @@ if [ $status -eq 0 ] && grep -q 'waiting for a higher limit' err &&
     [ "$(tail -1 out)" = "$alone" ]; then ok; else
     bad "limit below the need: exit status $status"
 fi
+
+# ---- likewise when it is an evaluation that does not fit ----
+evaluate="--set data.n_valid=64 --set train.eval_every=1"
+alone=$("$sluice" train net.yaml --quiet --devices cpu:2 --steps 300 $evaluate \
+    2>/dev/null | tail -1)
+start --steps 300 --job-name evaluated $evaluate
+wait_for 'a first evaluation' 'grep -q validation out'
+put 1 ', "devices": {"cpu:0": {"limit_bytes": 1}, "cpu:1": {"limit_bytes": 1}}'
+wait_for 'a job that waits' 'grep -q "waiting for a higher limit" err ||
+    ! kill -0 $pid'
+put 2 ', "devices": {"cpu:0": {"limit_bytes": 1073741824},
+    "cpu:1": {"limit_bytes": 1073741824}}'
+wait $pid
+status=$?
+pid=
+if [ $status -eq 0 ] && grep -q 'waiting for a higher limit' err &&
+    [ "$(tail -1 out)" = "$alone" ]; then ok; else
+    bad "limit below the need of an evaluation: exit status $status"
+fi
+
+# ---- and one that is ended while it waits loses nothing ----
+for how in signal order; do
+    start --steps 100000000 --job-name ended --checkpoint "kept-$how"
+    put 1 ', "devices": {"cpu:0": {"limit_bytes": 1}}'
+    wait_for 'a job that waits' 'grep -q "waiting for a higher limit" err ||
+        ! kill -0 $pid'
+    if [ $how = signal ]; then kill -TERM $pid; else
+        put 2 ', "action": "stop"'
+    fi
+    wait $pid
+    status=$?
+    pid=
+    if [ $status -eq 130 ] && grep -q state-hash out &&
+        "$sluice" checkpoint verify "kept-$how" >out 2>err; then ok; else
+        bad "ended by $how while it waits: exit status $status"
+    fi
+done
 
 # ---- Prometheus ----
 "$sluice" train net.yaml --quiet --steps 3 --prometheus net.prom >out 2>err

@@ -107,6 +107,29 @@ status=$?
 check "exit status $status of an interrupted job" test $status -eq 130
 check "its hash" test "$(grep -c state-hash out)" -eq 1
 
+# one rank is asked to end before the job is let in: all end
+"$sluice" coordinator >coordinator.log 2>&1 &
+coordinator=$!
+sleep 0.5
+kill -STOP $coordinator
+launch 2 sh -c 'echo $$ >let.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
+    "$sluice" train gpt.yaml --quiet --steps 1000000 --job-name let \
+    --set train.eval_every=0 >out 2>err &
+launcher=$!
+for _ in $(seq 200); do
+    [ -n "$(find run -path '*let.1*' 2>/dev/null)" ] && break
+    sleep 0.05
+done
+sleep 0.2
+begin=$(date +%s)
+kill -TERM "$(cat let.1)"
+wait $launcher
+status=$?
+check "exit status $status of a job that is ended before it is let in" \
+    test $status -eq 130
+check "it ends at once" test $(($(date +%s) - begin)) -lt 30
+kill -KILL $coordinator
+
 # one rank has too little memory: all end, one message
 timeout 120 mpirun --oversubscribe --bind-to none \
     -n 1 "$sluice" train gpt.yaml --quiet --stages 3 : \

@@ -88,7 +88,8 @@ until_in memory.log 'from stage 0 to stage 1: a step does not fit'
 ctl limit memory cpu:0 1GiB
 end_job memory
 
-# between two processes: rank 1's share falls, its layers go to rank 0
+# between two processes: rank 1's share falls, its layers go to rank 0; what
+# is saved then goes on anywhere
 if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none
@@ -96,12 +97,20 @@ if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
     export OMPI_MCA_btl OMPI_MCA_btl_vader_single_copy_mechanism
     mpirun --oversubscribe --bind-to none -n 2 "$sluice" train gpt.yaml \
         --quiet --devices cpu:1 --job-name ranks --steps $steps \
-        --metrics ranks.jsonl >ranks.log 2>&1 &
+        --metrics ranks.jsonl --checkpoint saved --checkpoint-every 100 \
+        >ranks.log 2>&1 &
     job=$!
     until_in ranks.jsonl '"step":5,'
     ctl share ranks.1 cpu:0 20
     until_in ranks.log 'from stage 1 to stage 0 (rank 1 cpu:0 has .* of its'
     end_job ranks
+    "$sluice" checkpoint verify saved >verify.log 2>&1 ||
+        fail "checkpoints of ranks between which layers moved"
+    train resumed --devices cpu:3 --checkpoint saved --resume auto &
+    job=$!
+    end_job resumed
+    grep -q "resumed from saved/step-00000$steps" resumed.log ||
+        fail "the last checkpoint is not taken"
 fi
 
 # what is not to change does not: cuts by hand, and another policy

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
+#include "engine/repartition.h"
 #include "tests/engine/checkpoint_bed.h"
 #include "tests/engine/rank_bed.h"
 
@@ -22,6 +23,7 @@ typedef struct task {
     char dir[512];
     int first, last; /* steps; from a checkpoint unless first is 0 */
     int saves;
+    int moves; /* layers, between the saves */
     int is_required;
     sl_status_t want; /* of the save */
 } task_t;
@@ -47,6 +49,20 @@ static void save_member(bed_member_t *member, const task_t *task,
         status = sl_saver_wait(saver);
     }
     (void)MEMBER_CHECK(member, status == task->want);
+}
+
+/* Cuts that give the last stage all it can have, or the first one. */
+static void move_layers(bed_member_t *member, int step)
+{
+    const int n = member->params.model->n_layers;
+    const int n_stages = member->bed->run->n_stages;
+    int cuts[RANKS_MAX + 1], k;
+
+    cuts[0] = 0;
+    for (k = 1; k <= n_stages; k++) {
+        cuts[k] = k == n_stages || step % 2 != 0 ? n - (n_stages - k) : k;
+    }
+    (void)MEMBER_OK(member, sl_engine_repartition(member->engine, cuts, NULL));
 }
 
 static void body(bed_member_t *member)
@@ -79,6 +95,9 @@ static void body(bed_member_t *member)
                                       &report)) ||
             (saver != NULL && !MEMBER_OK(member, sl_saver_boundary(saver)))) {
             break;
+        }
+        if (task->moves) {
+            move_layers(member, i);
         }
         if (saver != NULL && i + 2 == task->last) {
             (void)MEMBER_OK(member, sl_saver_save(saver, 1.0, 2.0));
@@ -129,7 +148,7 @@ static void run_task(const fixture_run_t *base, const shape_t *shape,
 
 /* From each shape to each of the same number of replicas. */
 static void check_shapes(const fixture_run_t *base, const shape_t *shapes,
-                         size_t n)
+                         size_t n, int moves)
 {
     task_t task = {.want = SL_OK, .is_required = 1};
     fixture_run_t alone = shaped(base, &shapes[0]);
@@ -150,7 +169,9 @@ static void check_shapes(const fixture_run_t *base, const shape_t *shapes,
         task.first = 0;
         task.last = HALF;
         task.saves = 1;
+        task.moves = moves;
         run_task(base, &shapes[from], &task, 0);
+        task.moves = 0;
         task.first = HALF;
         task.last = 2 * HALF;
         task.saves = 0;
@@ -168,7 +189,23 @@ static void test_stages_on_ranks(void **state)
 
     (void)state;
     run.model = fixture_gpt();
-    check_shapes(&run, shapes, sizeof(shapes) / sizeof(*shapes));
+    check_shapes(&run, shapes, sizeof(shapes) / sizeof(*shapes), 0);
+    sl_model_destroy(run.model);
+}
+
+/* Layers go to other ranks while the saver is open, and while it writes. */
+static void test_layers_move_between_saves(void **state)
+{
+    static const shape_t shapes[] = {
+        {1, 2, 2, 1, 0}, {1, 4, 2, 2, 0}, {1, 3, 3, 1, 0}};
+    fixture_run_t run = {.rows = 6, .n_micro = 3};
+
+    (void)state;
+    sl_optimizer_params_default(&run.optimizer);
+    run.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    run.optimizer.lr = 0.01;
+    run.model = fixture_gpt();
+    check_shapes(&run, shapes, sizeof(shapes) / sizeof(*shapes), 1);
     sl_model_destroy(run.model);
 }
 
@@ -183,7 +220,7 @@ static void test_replicas_on_ranks(void **state)
 
     (void)state;
     run.model = fixture_resnet();
-    check_shapes(&run, shapes, sizeof(shapes) / sizeof(*shapes));
+    check_shapes(&run, shapes, sizeof(shapes) / sizeof(*shapes), 0);
     sl_model_destroy(run.model);
 }
 
@@ -246,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(test_stages_on_ranks),
+        sl_unit_test(test_layers_move_between_saves),
         sl_unit_test(test_replicas_on_ranks),
         sl_unit_test(test_shards_are_those_of_ranks),
         sl_unit_test(test_one_rank_cannot_write),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/mover.h"
 #include "engine/repartition.h"
 #include "tests/engine/rank_bed.h"
 
@@ -240,6 +241,36 @@ static void ranks_must_ask_for_the_same(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Ranks that fail in different ways at once go on with one status. */
+static void fail_in_different_ways(bed_member_t *member)
+{
+    static const sl_status_t own[] = {SL_OK, SL_ERR_QUOTA, SL_ERR_NO_MEMORY};
+    double codes[3];
+    sl_mover_t mover = {.codes = codes};
+
+    if (!member_create(member)) {
+        return;
+    }
+    mover.engine = member->engine;
+    (void)MEMBER_CHECK(member, sl_mover_agree(&mover, SL_OK) == SL_OK);
+    (void)MEMBER_CHECK(member, !mover.is_common);
+    (void)MEMBER_CHECK(member, sl_mover_agree(&mover, own[member->rank]) ==
+                                   SL_ERR_QUOTA);
+    (void)MEMBER_CHECK(member, mover.is_common);
+}
+
+static void ranks_fail_with_one_status(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 3, .n_steps = 1};
+
+    (void)state;
+    run.model = fixture_resnet();
+    ranks_run(&bed, &run, 3, 1, fail_in_different_ways, NULL);
+    sl_model_destroy(run.model);
+}
+
 /* Rank 1 has failed for another reason when a move begins: all are told, and
  * can go on. */
 static void move_after_a_failure(bed_member_t *member)
@@ -317,6 +348,7 @@ int main(void)
         sl_unit_test(a_unet_moves_between_ranks),
         sl_unit_test(a_rank_without_room_keeps_all_as_they_were),
         sl_unit_test(ranks_must_ask_for_the_same),
+        sl_unit_test(ranks_fail_with_one_status),
         sl_unit_test(a_failure_ends_a_move_on_all_ranks),
         sl_unit_test(replicas_are_refused),
     };
