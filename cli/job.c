@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/ranks.h"
 #include "layers/model_config.h"
 
@@ -17,13 +18,18 @@ int sl_job_is_first(const sl_job_t *job)
 static sl_status_t join_world(sl_job_t *job)
 {
     sl_world_params_t params;
+    sl_status_t status;
 
     sl_world_params_default(&params);
     params.dead_ns = (uint64_t)(job->config.dead_after_s * 1e9);
     if (params.heartbeat_ns > params.dead_ns / 4) {
         params.heartbeat_ns = params.dead_ns / 4;
     }
-    return sl_world_join(&params, &job->world);
+    SL_TRY(status, sl_world_join(&params, &job->world), out);
+    /* what fails on all ranks alike is told by the first */
+    sl_fail_quiet_set(!sl_job_is_first(job));
+out:
+    return status;
 }
 
 /* As many stages as there are devices for each replica. */
@@ -319,6 +325,29 @@ sl_status_t sl_job_start(sl_job_t *job)
     }
 out:
     return status;
+}
+
+static void keep_status(void *ctx, sl_status_t status, const char *detail)
+{
+    (void)detail;
+    *(sl_status_t *)ctx = status;
+}
+
+int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p)
+{
+    sl_world_t *world = job->world;
+    sl_status_t cause = SL_OK;
+
+    if (*status_p >= 0 || world == NULL) {
+        return 0;
+    }
+    sl_world_watch(world, keep_status, &cause);
+    sl_world_watch(world, NULL, NULL);
+    if (cause < 0) {
+        *status_p = cause;
+    }
+    sl_world_abort(world, *status_p, sl_last_error());
+    return sl_job_is_first(job) ? 0 : sl_exit_code(*status_p);
 }
 
 void sl_job_close(sl_job_t *job)
