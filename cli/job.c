@@ -223,7 +223,7 @@ out:
     return status;
 }
 
-static sl_status_t find_cuts(sl_job_t *job)
+static sl_status_t find_cuts(sl_job_t *job, int is_uncut)
 {
     const sl_part_ops_t *policy = sl_part_find(job->config.policy);
     sl_status_t status;
@@ -242,6 +242,9 @@ static sl_status_t find_cuts(sl_job_t *job)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
     }
     SL_TRY(status, read_speeds(job), out);
+    if (job->config.cuts == NULL && is_uncut) {
+        return SL_OK;
+    }
     if (sl_job_has_free_cuts(job)) {
         return sl_job_cut(job);
     }
@@ -262,8 +265,8 @@ out:
     return status;
 }
 
-sl_status_t sl_job_open(const char *path, const char *const *overrides,
-                        size_t n_overrides, sl_job_t *job)
+static sl_status_t open_job(const char *path, const char *const *overrides,
+                            size_t n_overrides, int is_uncut, sl_job_t *job)
 {
     sl_status_t status;
 
@@ -277,7 +280,7 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     SL_TRY(status, open_devices(job), out);
     SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);
-    SL_TRY(status, find_cuts(job), out);
+    SL_TRY(status, find_cuts(job, is_uncut), out);
     if (job->world != NULL) {
         /* a rank may have measured other times */
         status = sl_world_broadcast(job->world, 0, job->cuts,
@@ -285,6 +288,18 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     }
 out:
     return status;
+}
+
+sl_status_t sl_job_open(const char *path, const char *const *overrides,
+                        size_t n_overrides, sl_job_t *job)
+{
+    return open_job(path, overrides, n_overrides, 0, job);
+}
+
+sl_status_t sl_job_open_uncut(const char *path, const char *const *overrides,
+                              size_t n_overrides, sl_job_t *job)
+{
+    return open_job(path, overrides, n_overrides, 1, job);
 }
 
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)

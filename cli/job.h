@@ -40,6 +40,11 @@ int sl_job_is_first(const sl_job_t *job);
 SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      const char *const *overrides,
                                      size_t n_overrides, sl_job_t *job);
+/** The same without the cuts that a policy makes, which takes a rehearsal on
+ *  the devices of this machine; those given by hand are there. */
+SL_NODISCARD sl_status_t sl_job_open_uncut(const char *path,
+                                           const char *const *overrides,
+                                           size_t n_overrides, sl_job_t *job);
 /** The engine's parameters for this job. */
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
 /** Whether the policy dp decides: then cuts may be made again. */
