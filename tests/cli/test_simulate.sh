@@ -132,17 +132,17 @@ done
 if [ $? -eq 1 ] && grep -q '/nonexistent/e' err; then ok; else
     bad 'train --edges into a folder that is not there'
 fi
-refuses 1 'cluster FILE is missing' gpt.yaml
+refuses 2 'cluster FILE is missing' gpt.yaml
 refuses 1 'nothing.yaml' gpt.yaml --cluster nothing.yaml
-refuses 1 'raise train.batch' gpt.yaml --cluster cluster.yaml --replicas 5
-refuses 1 'replicas' gpt.yaml --cluster cluster.yaml --replicas 0
-refuses 1 'an integer from 1 to 8' gpt.yaml \
+refuses 2 'raise train.batch' gpt.yaml --cluster cluster.yaml --replicas 5
+refuses 2 'replicas' gpt.yaml --cluster cluster.yaml --replicas 0
+refuses 2 'an integer from 1 to 8' gpt.yaml \
     --cluster cluster.yaml --scale 1,9
-refuses 1 'scale' gpt.yaml --cluster cluster.yaml --scale 1,,2
-refuses 1 'lifo' gpt.yaml --cluster cluster.yaml --schedule 1f1b \
+refuses 2 'scale' gpt.yaml --cluster cluster.yaml --scale 1,,2
+refuses 2 'lifo' gpt.yaml --cluster cluster.yaml --schedule 1f1b \
     --backward-order lifo
 printf 'hosts:\n  - speeed: 2\n' >wrong.yaml
-refuses 1 'wrong.yaml:2:' gpt.yaml --cluster wrong.yaml
+refuses 2 'wrong.yaml:2:' gpt.yaml --cluster wrong.yaml
 
 echo "$n_passed passed, $n_failed failed"
 [ $n_failed -eq 0 ]
