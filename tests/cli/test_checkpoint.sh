@@ -107,15 +107,15 @@ if [ "$n" -ge 2 ] && [ "$n" -le 3 ]; then ok; else bad "$n are kept"; fi
 grep -q '^step-00000024$' c/latest && ok || bad 'the pointer'
 passes 'step 24 ' train gpt.yaml --quiet --checkpoint c --resume auto
 passes 'step 24 ' train gpt.yaml --quiet --checkpoint c --resume latest
-refuses 1 'go on from them with --resume auto' train gpt.yaml --checkpoint c
-refuses 1 'train.steps is 20' train gpt.yaml --resume c --steps 20
-refuses 1 'train.batch is 7 there and 8 here' train gpt.yaml --resume c \
+refuses 2 'go on from them with --resume auto' train gpt.yaml --checkpoint c
+refuses 2 'train.steps is 20' train gpt.yaml --resume c --steps 20
+refuses 2 'train.batch is 7 there and 8 here' train gpt.yaml --resume c \
     --batch 8
-refuses 1 'optimizer.lr is 0.01 there and 0.02 here' train gpt.yaml \
+refuses 2 'optimizer.lr is 0.01 there and 0.02 here' train gpt.yaml \
     --resume c --set optimizer.lr=0.02
-refuses 1 'layer 0 is wte' train gpt.yaml --resume c --set model.width=32
-refuses 1 'in which directory' train gpt.yaml --resume auto
-refuses 1 'no directory to write to' train gpt.yaml --checkpoint-every 5
+refuses 2 'layer 0 is wte' train gpt.yaml --resume c --set model.width=32
+refuses 2 'in which directory' train gpt.yaml --resume auto
+refuses 2 'no directory to write to' train gpt.yaml --checkpoint-every 5
 refuses 1 'nowhere' train gpt.yaml --resume nowhere
 passes 'weights only' train gpt.yaml --quiet --resume c --resume-as weights \
     --steps 1 --set optimizer.type=sgd
@@ -131,9 +131,9 @@ passes 'written to s/step-00000024' checkpoint split a.safetensors --output s \
     --shards 3
 same "$want" "$(hash_of gpt.yaml --resume s)" 'merged and split'
 passes '^loss ' eval gpt.yaml --weights w.safetensors
-refuses 1 'no manifest' checkpoint split w.safetensors --output t
+refuses 2 'no manifest' checkpoint split w.safetensors --output t
 refuses 2 'list, verify, merge or split' checkpoint mend c
-refuses 1 'output is missing' checkpoint merge c
+refuses 2 'output is missing' checkpoint merge c
 refuses 1 'nowhere' checkpoint list nowhere
 
 # ---- damage: told, skipped, found by verify ----
@@ -223,7 +223,7 @@ if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
         --checkpoint d >/dev/null
     same "$want" "$(ranks 4 --replicas 2 --stages 2 --resume d)" \
         'two replicas, sharded moments'
-    refuses 1 'is of another run' train gpt.yaml --resume d --batch 8
+    refuses 2 'is of another run' train gpt.yaml --resume d --batch 8
 fi
 
 # ---- kill -9 ----
