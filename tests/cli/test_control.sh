@@ -134,7 +134,7 @@ for name in ../x a/b '' .a 'a b'; do
     fi
 done
 "$sluice" train net.yaml --steps 1 --class best >out 2>err
-if [ $? -eq 1 ] && grep -q guarantee err; then ok; else bad '--class best'; fi
+if [ $? -eq 2 ] && grep -q guarantee err; then ok; else bad '--class best'; fi
 
 # ---- no run directory that can be trusted: one warning, and it trains ----
 chmod 777 run
