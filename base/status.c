@@ -3,6 +3,7 @@
 #include "base/status.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ enum {
 };
 
 static _Thread_local char last_error[DETAIL_BYTES];
+static atomic_int is_quiet_process; /* atomic */
 
 const char *sl_status_text(sl_status_t status)
 {
@@ -46,6 +48,11 @@ void sl_last_error_set(const char *text)
     last_error[n] = '\0';
 }
 
+void sl_fail_quiet_set(int is_quiet)
+{
+    atomic_store_explicit(&is_quiet_process, is_quiet, memory_order_relaxed);
+}
+
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -65,7 +72,8 @@ void sl_fail_record(int is_expected, const char *file, int line,
     va_end(args);
     (void)snprintf(last_error, sizeof(last_error), "%s:%d: %.*s",
                    base_name(file), line, DETAIL_BYTES - 64, text);
-    if (is_expected) {
+    if (is_expected ||
+        atomic_load_explicit(&is_quiet_process, memory_order_relaxed)) {
         sl_debug("%s", last_error);
     } else {
         sl_error("%s", text);

@@ -24,6 +24,7 @@ static void print_result(const sl_eval_sums_t *sums, int is_json)
 
 int sl_command_eval(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_job_t job = {0};
     sl_eval_sums_t sums;
@@ -40,7 +41,7 @@ int sl_command_eval(int argc, char **argv)
                        options.n_overrides, &job),
            out);
     SL_TRY(status, sl_job_start(&job), out);
-    if (job.config.weights == NULL) {
+    if (job.config.weights == NULL && sl_job_is_first(&job)) {
         (void)fprintf(stderr, "sluice: no --weights: evaluating the initial "
                               "weights\n");
     }
@@ -50,9 +51,12 @@ int sl_command_eval(int argc, char **argv)
                 "the config holds nothing out: set data.n_valid, "
                 "data.valid_fraction or data.valid_path");
     }
-    print_result(&sums, options.is_json);
+    if (sl_job_is_first(&job)) {
+        print_result(&sums, options.is_json);
+    }
 out:
+    quiet_status = sl_job_tell_failure(&job, &status);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/ranks.h"
 #include "layers/model_config.h"
 
@@ -17,13 +18,18 @@ int sl_job_is_first(const sl_job_t *job)
 static sl_status_t join_world(sl_job_t *job)
 {
     sl_world_params_t params;
+    sl_status_t status;
 
     sl_world_params_default(&params);
     params.dead_ns = (uint64_t)(job->config.dead_after_s * 1e9);
     if (params.heartbeat_ns > params.dead_ns / 4) {
         params.heartbeat_ns = params.dead_ns / 4;
     }
-    return sl_world_join(&params, &job->world);
+    SL_TRY(status, sl_world_join(&params, &job->world), out);
+    /* what fails on all ranks alike is told by the first */
+    sl_fail_quiet_set(!sl_job_is_first(job));
+out:
+    return status;
 }
 
 /* As many stages as there are devices for each replica. */
@@ -217,7 +223,7 @@ out:
     return status;
 }
 
-static sl_status_t find_cuts(sl_job_t *job)
+static sl_status_t find_cuts(sl_job_t *job, int is_uncut)
 {
     const sl_part_ops_t *policy = sl_part_find(job->config.policy);
     sl_status_t status;
@@ -236,6 +242,9 @@ static sl_status_t find_cuts(sl_job_t *job)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for cuts");
     }
     SL_TRY(status, read_speeds(job), out);
+    if (job->config.cuts == NULL && is_uncut) {
+        return SL_OK;
+    }
     if (sl_job_has_free_cuts(job)) {
         return sl_job_cut(job);
     }
@@ -256,8 +265,8 @@ out:
     return status;
 }
 
-sl_status_t sl_job_open(const char *path, const char *const *overrides,
-                        size_t n_overrides, sl_job_t *job)
+static sl_status_t open_job(const char *path, const char *const *overrides,
+                            size_t n_overrides, int is_uncut, sl_job_t *job)
 {
     sl_status_t status;
 
@@ -271,7 +280,7 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     SL_TRY(status, open_devices(job), out);
     SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);
-    SL_TRY(status, find_cuts(job), out);
+    SL_TRY(status, find_cuts(job, is_uncut), out);
     if (job->world != NULL) {
         /* a rank may have measured other times */
         status = sl_world_broadcast(job->world, 0, job->cuts,
@@ -279,6 +288,18 @@ sl_status_t sl_job_open(const char *path, const char *const *overrides,
     }
 out:
     return status;
+}
+
+sl_status_t sl_job_open(const char *path, const char *const *overrides,
+                        size_t n_overrides, sl_job_t *job)
+{
+    return open_job(path, overrides, n_overrides, 0, job);
+}
+
+sl_status_t sl_job_open_uncut(const char *path, const char *const *overrides,
+                              size_t n_overrides, sl_job_t *job)
+{
+    return open_job(path, overrides, n_overrides, 1, job);
 }
 
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
@@ -319,6 +340,29 @@ sl_status_t sl_job_start(sl_job_t *job)
     }
 out:
     return status;
+}
+
+static void keep_status(void *ctx, sl_status_t status, const char *detail)
+{
+    (void)detail;
+    *(sl_status_t *)ctx = status;
+}
+
+int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p)
+{
+    sl_world_t *world = job->world;
+    sl_status_t cause = SL_OK;
+
+    if (*status_p >= 0 || world == NULL) {
+        return 0;
+    }
+    sl_world_watch(world, keep_status, &cause);
+    sl_world_watch(world, NULL, NULL);
+    if (cause < 0) {
+        *status_p = cause;
+    }
+    sl_world_abort(world, *status_p, sl_last_error());
+    return sl_job_is_first(job) ? 0 : sl_exit_code(*status_p);
 }
 
 void sl_job_close(sl_job_t *job)

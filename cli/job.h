@@ -40,6 +40,11 @@ int sl_job_is_first(const sl_job_t *job);
 SL_NODISCARD sl_status_t sl_job_open(const char *path,
                                      const char *const *overrides,
                                      size_t n_overrides, sl_job_t *job);
+/** The same without the cuts that a policy makes, which takes a rehearsal on
+ *  the devices of this machine; those given by hand are there. */
+SL_NODISCARD sl_status_t sl_job_open_uncut(const char *path,
+                                           const char *const *overrides,
+                                           size_t n_overrides, sl_job_t *job);
 /** The engine's parameters for this job. */
 void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params);
 /** Whether the policy dp decides: then cuts may be made again. */
@@ -53,6 +58,14 @@ int sl_job_slot_of(const sl_job_t *job, int replica, int stage);
  *  it. */
 void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
                          double *stage_speed);
+/**
+ * After a failure, before the job is closed: the other ranks end with this
+ * rank's failure, or this one with that of another. Rank 0 prints for all, so
+ * that a failure is one message: a rank that only heard of it is quiet.
+ *
+ * @return the exit status, which is the same on all; 0 = see sl_exit_status
+ */
+int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p);
 /** Create the engine, load the weights the config names. */
 SL_NODISCARD sl_status_t sl_job_start(sl_job_t *job);
 /** Print which rank computes what. */

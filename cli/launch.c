@@ -52,26 +52,23 @@ static const struct argp_option option_table[] = {
     {"dry-run", KEY_DRY_RUN, NULL, 0, "Print the command and do nothing", 0},
     {NULL, 0, NULL, 0, NULL, 0}};
 
-static int64_t whole(struct argp_state *state, const char *name,
-                     const char *arg, int64_t min, int64_t max)
+static int64_t whole(const char *name, const char *arg, int64_t min,
+                     int64_t max)
 {
     int64_t value = min;
 
     if (sl_parse_int(name, arg, min, max, &value) < 0) {
-        argp_failure(state, EXIT_USAGE, 0, "%s %s: a number from %lld to %lld",
-                     name, arg, (long long)min, (long long)max);
+        exit(EXIT_USAGE); /* it has been told */
     }
     return value;
 }
 
-static uint64_t seconds(struct argp_state *state, const char *name,
-                        const char *arg)
+static uint64_t seconds(const char *name, const char *arg)
 {
     double value = 0;
 
     if (sl_parse_float(name, arg, 0.0, 86400.0, &value) < 0) {
-        argp_failure(state, EXIT_USAGE, 0, "%s %s: seconds, 0 to 86400", name,
-                     arg);
+        exit(EXIT_USAGE); /* it has been told */
     }
     return (uint64_t)(value * 1e9);
 }
@@ -91,8 +88,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
     switch (key) {
     case 'n':
-        launch->n_ranks =
-            (int)whole(state, "--ranks", arg, 1, SL_LAUNCH_MAX_SLOTS);
+        launch->n_ranks = (int)whole("--ranks", arg, 1, SL_LAUNCH_MAX_SLOTS);
         return 0;
     case KEY_HOSTS:
         launch->host_list = arg;
@@ -101,17 +97,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         launch->host_file = arg;
         return 0;
     case KEY_RESTARTS:
-        launch->n_restarts = (int)whole(state, "--restarts", arg, 0, 1 << 20);
+        launch->n_restarts = (int)whole("--restarts", arg, 0, 1 << 20);
         return 0;
     case KEY_MIN_RANKS:
         launch->min_ranks =
-            (int)whole(state, "--min-ranks", arg, 1, SL_LAUNCH_MAX_SLOTS);
+            (int)whole("--min-ranks", arg, 1, SL_LAUNCH_MAX_SLOTS);
         return 0;
     case KEY_BACK_OFF:
-        launch->back_off_ns = seconds(state, "--back-off", arg);
+        launch->back_off_ns = seconds("--back-off", arg);
         return 0;
     case KEY_GRACE:
-        launch->grace_ns = seconds(state, "--grace", arg);
+        launch->grace_ns = seconds("--grace", arg);
         return 0;
     case KEY_MPIRUN:
         launch->mpirun = arg;
@@ -122,9 +118,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_ARG:
         return take_command(state, launch);
     case ARGP_KEY_END:
-        if (launch->argv == NULL || strcmp(launch->argv[0], "train") != 0) {
+        if (launch->argv == NULL) {
             argp_error(state, "the command to run is missing, such as: "
                               "sluice launch --ranks 2 -- train CONFIG");
+        } else if (strcmp(launch->argv[0], "train") != 0) {
+            argp_error(state,
+                       "'%s' is not launched, only train is, such as: "
+                       "sluice launch --ranks 2 -- train CONFIG",
+                       launch->argv[0]);
         }
         return 0;
     default:

@@ -205,7 +205,9 @@ static void become(const sl_launch_run_t *run, pid_t parent, int fd)
         _exit(EXIT_NOT_FOUND);
     }
     (void)execvp(run->argv[0], run->argv);
-    (void)dprintf(STDERR_FILENO, "sluice: error: cannot run %s: %s\n",
+    (void)dprintf(STDERR_FILENO,
+                  "sluice: error: cannot run %s: %s; install Open MPI, or name "
+                  "its mpirun with --mpirun\n",
                   run->argv[0], strerror(errno));
     _exit(EXIT_NOT_FOUND);
 }

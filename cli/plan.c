@@ -269,6 +269,7 @@ out:
 
 int sl_command_plan(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_plan_memory_t memory = {0};
     sl_job_t job = {0};
@@ -300,8 +301,9 @@ int sl_command_plan(int argc, char **argv)
                                                               : SL_OK;
     }
 out:
+    quiet_status = sl_job_tell_failure(&job, &status);
     sl_memory_plan_cleanup(&memory.plan);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

@@ -117,8 +117,9 @@ static sl_status_t simulation_open(const sl_options_t *options,
     SL_TRY(status, sl_cluster_open(options->cluster, &simulation->cluster),
            out);
     SL_TRY(status,
-           sl_job_open(options->config, (const char *const *)options->overrides,
-                       options->n_overrides, &simulation->job),
+           sl_job_open_uncut(options->config,
+                             (const char *const *)options->overrides,
+                             options->n_overrides, &simulation->job),
            out);
     sl_sim_params_default(base);
     base->cluster = &simulation->cluster;

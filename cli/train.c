@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/job.h"
@@ -59,6 +60,25 @@ static void find_unit(sl_train_t *train)
     }
 }
 
+/* That a result cannot be written is better known before the first step. */
+static sl_status_t check_writable(const sl_options_t *options)
+{
+    const char *const paths[] = {options->save, options->timeline,
+                                 options->curve};
+    sl_file_writer_t *writer;
+    sl_status_t status = SL_OK;
+    size_t i;
+
+    for (i = 0; i < sizeof(paths) / sizeof(*paths); i++) {
+        if (paths[i] != NULL) {
+            SL_TRY(status, sl_file_begin(paths[i], &writer), out);
+            sl_file_abort(writer);
+        }
+    }
+out:
+    return status;
+}
+
 static sl_status_t open_outputs(sl_train_t *train)
 {
     sl_progress_params_t params;
@@ -70,6 +90,9 @@ static sl_status_t open_outputs(sl_train_t *train)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "no host memory for the losses of %lld steps",
                 (long long)train->job.config.steps);
+    }
+    if (sl_job_is_first(&train->job)) {
+        SL_TRY(status, check_writable(train->options), out);
     }
     if (!train->options->is_quiet && sl_job_is_first(&train->job)) {
         sl_progress_params_default(&params);
@@ -534,33 +557,6 @@ out:
     return status;
 }
 
-static void keep_status(void *ctx, sl_status_t status, const char *detail)
-{
-    (void)detail;
-    *(sl_status_t *)ctx = status;
-}
-
-/* The other ranks end with this rank's failure, or this one with that of
- * another. Rank 0 prints for all, so that a failure is one message: a rank that
- * only heard of it is quiet.
- * @return the exit status, which is the same on all; 0 = see sl_exit_status */
-static int tell_failure(const sl_train_t *train, sl_status_t *status_p)
-{
-    sl_world_t *world = train->job.world;
-    sl_status_t cause = SL_OK;
-
-    if (*status_p >= 0 || world == NULL) {
-        return 0;
-    }
-    sl_world_watch(world, keep_status, &cause);
-    sl_world_watch(world, NULL, NULL);
-    if (cause < 0) {
-        *status_p = cause;
-    }
-    sl_world_abort(world, *status_p, sl_last_error());
-    return sl_job_is_first(&train->job) ? 0 : sl_exit_code(*status_p);
-}
-
 int sl_command_train(int argc, char **argv)
 {
     int quiet_status;
@@ -584,7 +580,7 @@ int sl_command_train(int argc, char **argv)
            out);
     status = run(&train);
 out:
-    quiet_status = tell_failure(&train, &status);
+    quiet_status = sl_job_tell_failure(&train.job, &status);
     close_all(&train);
     sl_options_cleanup(&options);
     if (status < 0) {

@@ -105,6 +105,7 @@ typedef struct sl_run_description {
     sl_setting_t *settings; /**< owned; values too */
     size_t n_tensors;
     sl_state_tensor_t *tensors; /**< owned */
+    int rank;                   /**< of this process; the first one warns */
 } sl_run_description_t;
 
 SL_NODISCARD sl_status_t sl_run_describe(const sl_checkpoint_run_t *run,

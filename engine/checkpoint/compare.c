@@ -114,7 +114,7 @@ sl_status_t sl_run_compare(const char *what, const sl_run_description_t *d,
                   what, refused.text,
                   refused.n > MAX_NAMED ? "; and more" : "");
     }
-    if (told.n > 0) {
+    if (told.n > 0 && d->rank == 0) {
         sl_warn("%s: the run goes on, but not with the same bits: %s%s", what,
                 told.text, told.n > MAX_NAMED ? "; and more" : "");
     }

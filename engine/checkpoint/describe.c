@@ -349,6 +349,7 @@ sl_status_t sl_run_describe(const sl_checkpoint_run_t *run,
     sl_status_t status;
 
     memset(&d, 0, sizeof(d));
+    d.rank = sl_world_rank(run->world);
     SL_TRY(status, describe_layers(params->model, &d), err_cleanup);
     SL_TRY(status, describe_settings(run, &d), err_cleanup);
     SL_TRY(status, describe_tensors(params, &d), err_cleanup);

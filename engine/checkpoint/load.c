@@ -325,7 +325,10 @@ static sl_status_t try_all(const sl_checkpoint_run_t *run,
         if (!is_damage(status) || i + 1 == c.n) {
             break;
         }
-        sl_warn("checkpoint %s is skipped: %s", c.names[i], sl_store_reason());
+        if (sl_world_rank(run->world) == 0) {
+            sl_warn("checkpoint %s is skipped: %s", c.names[i],
+                    sl_store_reason());
+        }
     }
 out:
     free(c.names);

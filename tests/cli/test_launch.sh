@@ -184,7 +184,12 @@ if grep -q '^/opt/x/mpirun -np 2 ' out; then ok; else bad '--mpirun'; fi
 
 refuses 2 'command to run is missing'
 refuses 2 'command to run is missing' --ranks 2
-refuses 2 'command to run is missing' --ranks 2 -- eval gpt.yaml
+refuses 2 "'eval' is not launched" --ranks 2 -- eval gpt.yaml
+for wrong in '--ranks 0' '--restarts x' '--grace -4'; do
+    # shellcheck disable=SC2086
+    refuses 2 'error: --' $wrong -- train gpt.yaml
+    if [ "$(wc -l <err)" -eq 1 ]; then ok; else bad "$wrong: one line"; fi
+done
 refuses 2 'hosts have 1 slot' --hosts a --ranks 2 -- train gpt.yaml
 refuses 2 'no host name' --hosts 'a,,b' -- train gpt.yaml
 refuses 2 'no host name' --hosts=-np -- train gpt.yaml

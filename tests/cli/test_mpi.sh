@@ -138,6 +138,39 @@ timeout 120 mpirun --oversubscribe --bind-to none \
 status=$?
 check "exit status $status without memory" test $status -ne 0 -a $status -ne 124
 check "the reason" grep -q "limit" err
+check "in one message" test "$(grep -c 'sluice: error' err)" -eq 1
+
+# what fails on all ranks alike is told once
+launch 2 "$sluice" train gpt.yaml --quiet --stages 99 >out 2>err
+check "too many stages" test "$(grep -c 'sluice: error' err)" -eq 1
+launch 2 "$sluice" train gpt.yaml --quiet --weights none.st >out 2>err
+check "no weights" test "$(grep -c 'sluice: error: none.st' err)" -eq 1
+launch 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs \
+    >out 2>err
+launch 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs \
+    >out 2>err
+status=$?
+check "exit status $status in a directory in use" test $status -eq 2
+check "it is in use" test "$(grep -c 'of an earlier run' err)" -eq 1
+launch 2 "$sluice" train gpt.yaml --quiet --checkpoint runs --resume auto \
+    --micro-batches 3 >out 2>err
+check "other bits" test "$(grep -c 'not with the same bits' err)" -eq 1
+printf x | dd of="$(ls -d runs/step-*/*.safetensors | tail -1)" bs=1 seek=9000 \
+    conv=notrunc 2>err
+launch 2 "$sluice" train gpt.yaml --quiet --steps 9 --checkpoint runs \
+    --resume auto --micro-batches 3 >out 2>err
+check "a damaged one" test "$(grep -c 'is skipped' err)" -eq 1
+launch 2 "$sluice" eval gpt.yaml >out 2>err
+check "one evaluation" test "$(grep -c perplexity out)" -eq 1
+# what one rank alone meets, too
+mkdir -p elsewhere
+cp gpt.yaml elsewhere
+timeout 120 mpirun --oversubscribe --bind-to none \
+    -n 1 "$sluice" train gpt.yaml --quiet --weights one.st : \
+    -n 1 -wdir "$PWD/elsewhere" "$sluice" train gpt.yaml --quiet \
+    --weights one.st >out 2>err
+check "weights on one rank only" test "$(grep -c 'sluice: error' err)" -eq 1
+check "whose" grep -q 'error: rank 1 (.*): one.st' err
 
 # another config on one rank
 timeout 120 mpirun --oversubscribe --bind-to none \

@@ -87,6 +87,12 @@ passes 'final loss .*  step 3  state-hash ' train gpt.yaml --metrics m.jsonl \
 [ "$(wc -l <m.jsonl)" -eq 3 ] && ok || bad 'metrics: three lines'
 grep -q '</svg>' t.svg && grep -q '</svg>' c.svg && ok || bad 'SVG files'
 passes '^loss ' eval gpt.yaml --weights w.safetensors
+for output in --save --timeline --curve; do
+    refuses 1 'cannot write nowhere/x' train gpt.yaml $output nowhere/x
+    if grep -q state-hash out || grep -q 'step 1/' err; then
+        bad "$output: known after the steps only"
+    else ok; fi
+done
 passes '"accuracy"' eval gpt.yaml --weights w.safetensors --json
 passes 'bubble' plan gpt.yaml --stages 3
 passes '"stages"' plan gpt.yaml --stages 3 --json

@@ -89,6 +89,10 @@ passes '^weak scaling' gpt.yaml --cluster cluster.yaml --scale 1,2,3,8
 passes '"strong"' gpt.yaml --cluster cluster.yaml --scale 1,8 --json
 passes '^   1024 ' gpt.yaml --cluster "$examples/cluster_1024.yaml" \
     --batch 4096 --set train.micro_batches=1024 --scale 1,1024
+# nothing is rehearsed on this machine, which could take minutes or not fit
+passes '512 replicas x 2 stages on 1024' "$examples/gpt2_synthetic.yaml" \
+    --cluster "$examples/cluster_1024.yaml" --batch 8192 --replicas 512 \
+    --stages 2 --micro-batches 16 --costs analytic --device-memory 1MiB
 passes 'micro-batches of' "$examples/gpt2_synthetic.yaml" --stages 2 \
     --cluster "$examples/cluster_two_cores.yaml" --costs analytic
 
