@@ -9,7 +9,7 @@ add_test(NAME cli.sharing
         $<TARGET_FILE:sluice>)
 add_test(NAME cli.rebalance
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_rebalance.sh
-        $<TARGET_FILE:sluice>)
+        $<TARGET_FILE:sluice> $<IF:$<BOOL:${SL_SANITIZE}>,no-mpi,mpi>)
 # Open MPI is not instrumented for races, and the modules that it unloads leave
 # blocks behind that no leak can be traced to; engine.ranks looks for ours.
 if(NOT SL_SANITIZE MATCHES thread)
