@@ -88,14 +88,9 @@ until_in memory.log 'from stage 0 to stage 1: a step does not fit'
 ctl limit memory cpu:0 1GiB
 end_job memory
 
-<<<<<<< HEAD
 # between two processes: rank 1's share falls, its layers go to rank 0; what
 # is saved then goes on anywhere
 if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
-=======
-# between two processes: rank 1's share falls, its layers go to rank 0
-if [ "${2:-}" != no-mpi ] && command -v mpirun >/dev/null; then
->>>>>>> w-rebalance
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none
     export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
