@@ -8,10 +8,12 @@ results do not depend on the company.
 
     bench/sharing/sharing.py [--sluice build/sluice] [--repetitions 5]
                              [--seconds 4] [--warm-up 20] [--load-steps N]
-                             [WAY...]
+                             [--guest device|pipeline] [WAY...]
 
 The guarantee job is a pipeline of two stages with few micro-batches, so its
-idle part are its bubbles. The guest is a pipeline of the same model.
+idle part are its bubbles. The guest trains the same model on one device or,
+with --guest pipeline, on both: then it also waits for itself, since the two
+devices are idle at different times.
 
 With --load-steps N the guarantee job is also held N times, so that the guest
 has all, and let go: how long until its mini-batches take what they take alone.
@@ -41,6 +43,11 @@ train: {batch: 16, schedule: 1f1b}
 optimizer: {type: sgd, lr: 1.0e-3}
 devices: {use: "cpu:2", threads: 1}
 """
+
+GUESTS = {
+    "device": ["--devices", "cpu:1"],
+    "pipeline": [],
+}
 
 # name: (policy of a coordinator, prefix of the guest's command)
 WAYS = {
@@ -116,7 +123,8 @@ class Bench:
         self.environment = dict(os.environ)
         self.environment["SLUICE_RUN_DIR"] = os.path.join(self.folder, "run")
         self.hosts = ["--class", "guarantee", "--micro-batches", "2"]
-        self.guests = ["--class", "opportunistic", "--micro-batches", "8"]
+        self.guests = ["--class", "opportunistic", "--micro-batches", "8",
+                       *GUESTS[arguments.guest]]
 
     def close(self):
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -169,8 +177,8 @@ class Bench:
         return result
 
     def load_step(self, host, alone_ms):
-        """Held, then let go. (mini-batches, seconds) that pass until three
-        mini-batches in a row take at most 5 % more than alone."""
+        """Held, then let go. (mini-batches, seconds) that pass until the
+        median of five mini-batches is at most 5 % above what it is alone."""
         self.ctl("suspend", "host")
         time.sleep(3.0)
         first = host.n_steps()
@@ -178,8 +186,8 @@ class Bench:
         host.wait_for_step(first + 40)
         # the first one was begun before: it holds the time of the hold
         times = [step["step_ms"] for step in read_steps(host.metrics)][first:]
-        for n in range(len(times) - 2):
-            if max(times[n:n + 3]) <= 1.05 * alone_ms:
+        for n in range(len(times) - 4):
+            if statistics.median(times[n:n + 5]) <= 1.05 * alone_ms:
                 return n, 1e-3 * sum(times[:n])
         return None
 
@@ -312,6 +320,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--warm-up", type=float, default=20.0)
+    parser.add_argument("--guest", choices=GUESTS, default="device")
     parser.add_argument("--load-steps", type=int, default=0, metavar="N")
     parser.add_argument("ways", nargs="*", metavar="WAY",
                         help="of " + ", ".join(WAYS))

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Layers move between the stages of a real job when a device gets less of its
 # time or memory, and the job ends with the state of an undisturbed one.
-#   tests/cli/test_rebalance.sh build/sluice [no-mpi]
+#   tests/cli/test_rebalance.sh build/sluice
+# SLUICE_NO_MPI: when set, nothing is run under mpirun.
 set -u
 sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 folder=$(mktemp -d)
