@@ -462,11 +462,6 @@ int sl_engine_n_stages(const sl_engine_t *engine)
     return engine->n_stages;
 }
 
-int sl_engine_n_replicas(const sl_engine_t *engine)
-{
-    return engine->n_replicas;
-}
-
 int sl_engine_cell(const sl_engine_t *engine, int i, sl_cell_t *cell_p)
 {
     if (i < 0 || i >= engine->n_cells) {

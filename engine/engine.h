@@ -249,7 +249,6 @@ SL_API size_t sl_engine_trace(const sl_engine_t *engine,
                               const sl_trace_event_t **events_p);
 
 SL_API int sl_engine_n_stages(const sl_engine_t *engine);
-SL_API int sl_engine_n_replicas(const sl_engine_t *engine);
 
 /** One stage of one replica on this rank. */
 typedef struct sl_cell {

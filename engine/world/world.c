@@ -32,11 +32,6 @@ void sl_world_hook_stall(sl_world_t *world, int is_stalled)
     atomic_store(&world->is_stalled, is_stalled);
 }
 
-uint64_t sl_world_hook_polls(const sl_world_t *world)
-{
-    return world == NULL ? 0 : atomic_load(&world->n_polls);
-}
-
 void sl_world_params_default(sl_world_params_t *params)
 {
     params->heartbeat_ns = SECOND_NS / 2;
@@ -226,7 +221,6 @@ static void turn(sl_world_t *world)
     uint64_t now_ns;
 
     world->n_events = 0;
-    (void)atomic_fetch_add_explicit(&world->n_polls, 1, memory_order_relaxed);
     take_inbox(world);
     world->n_events += (uint64_t)world->link->ops->poll(world->link);
     now_ns = sl_clock_ns();

@@ -287,8 +287,7 @@ struct sl_world {
     int is_late_sum; /**< ended by another rank, canceled here */
 
     atomic_int n_expected;
-    atomic_int is_stalled;    /**< test hook: stop polling */
-    _Atomic uint64_t n_polls; /**< for measuring */
+    atomic_int is_stalled; /**< test hook: stop polling */
 
     /* the communication thread's */
     sl_peer_t *peers;
@@ -398,7 +397,5 @@ void sl_world_hook_piece_bytes(size_t bytes);
 void sl_world_hook_stall(sl_world_t *world, int is_stalled);
 /** Local link: deliver late, at random. For worlds made later; 0 ends it. */
 void sl_world_hook_jitter(uint64_t seed);
-/** Turns of the communication thread so far. */
-uint64_t sl_world_hook_polls(const sl_world_t *world);
 
 #endif /* SL_ENGINE_WORLD_INTERNAL_H */
