@@ -5,34 +5,9 @@
 #   tests/cli/test_checkpoint.sh build/sluice
 # SLUICE_KILLS: how many times a run is killed (20). SLUICE_NO_MPI: when set,
 # nothing is run under mpirun.
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+. "$(dirname "$0")/bed.sh"
 n_kills=${SLUICE_KILLS:-20}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
-XDG_CACHE_HOME=$folder/cache
-export SLUICE_RUN_DIR XDG_CACHE_HOME
 mkdir -m 700 run
-n_passed=0
-n_failed=0
-
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-}
-
-# passes TEXT ARGUMENT...: exit status 0 and TEXT in the output
-passes() {
-    text=$1
-    shift
-    if "$sluice" "$@" >out 2>err && grep -qe "$text" out; then ok; else
-        bad "sluice $* should print '$text'"
-    fi
-}
 
 # refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
 refuses() {

@@ -2,29 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # A training job driven by a shell script, as docs/control-plane.md shows.
 #   tests/cli/test_control.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d) || exit 1
+. "$(dirname "$0")/bed.sh"
 pid=
 cleanup() {
     [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null
     rm -rf "$folder"
 }
 trap cleanup EXIT
-cd "$folder" || exit 1
 umask 077
-SLUICE_RUN_DIR=$folder/run
-XDG_CACHE_HOME=$folder/cache
-export SLUICE_RUN_DIR XDG_CACHE_HOME
-n_passed=0
-n_failed=0
-
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-}
 
 cat >net.yaml <<'END'
 name: 'a net/with odd: name'

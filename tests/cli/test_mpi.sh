@@ -3,31 +3,16 @@
 # `mpirun sluice train`: the state of one process, told once; an end that is
 # asked of one rank; an error on one rank.
 #   tests/cli/test_mpi.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 command -v mpirun >/dev/null || {
     echo "no mpirun"
     exit 77
 }
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
-XDG_CACHE_HOME=$folder/cache
-export SLUICE_RUN_DIR XDG_CACHE_HOME
+. "$(dirname "$0")/bed.sh"
 mkdir -m 700 run
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl=self,vader,tcp
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
-n_passed=0
-n_failed=0
 
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-}
 check() {
     what=$1
     shift

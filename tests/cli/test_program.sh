@@ -2,33 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The program as a person uses it: hashes, outputs, wrong input.
 #   tests/cli/test_program.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
-XDG_CACHE_HOME=$folder/cache
-export SLUICE_RUN_DIR XDG_CACHE_HOME
+. "$(dirname "$0")/bed.sh"
 mkdir -m 700 run
-n_passed=0
-n_failed=0
-
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-}
-
-# passes TEXT ARGUMENT...: exit status 0 and TEXT in the output
-passes() {
-    text=$1
-    shift
-    if "$sluice" "$@" >out 2>err && grep -qe "$text" out; then ok; else
-        bad "sluice $* should print '$text'"
-    fi
-}
 
 # refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
 refuses() {
