@@ -118,6 +118,7 @@ function(sl_cuda_kernels target)
     add_library(${target} INTERFACE)
     add_dependencies(${target} ${target}_code)
     target_link_libraries(${target} INTERFACE
-        $<BUILD_INTERFACE:$<TARGET_FILE:${target}_code>> sl_memory
-        sl_cuda_runtime stdc++)
+        $<BUILD_INTERFACE:$<TARGET_FILE:${target}_code>>
+        $<$<TARGET_EXISTS:sl_cuda_standin>:$<TARGET_FILE:sl_cuda_standin>>
+        sl_memory sl_cuda_runtime stdc++)
 endfunction()

@@ -84,6 +84,8 @@ struct sl_layer {
     sl_device_kind_t kind; /**< of the devices it is for: decides the layout
                                 of images and of parameters' storage */
     sl_dtype_t dtype;      /**< of the activations it makes */
+    int is_tf32;           /**< products of f32 may round their factors to
+                                TF32 (sl_model_allow_tf32) */
 };
 
 /** Cost of one micro-batch, known without running it. */

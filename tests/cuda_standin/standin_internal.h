@@ -133,6 +133,11 @@ void stream_wait(cudaStream_t stream);
 void streams_wait(int device); /* -1: all */
 int streams_n_live(void);
 
+/* ---- libraries ---- */
+
+/* Descriptors of cuDNN. The lock is held. */
+int dnn_n_live(void);
+
 /* ---- order ---- */
 
 /* One piece of work, begun on the stream, uses bytes. Lock held.
