@@ -6,6 +6,7 @@
 #include "engine/parallel/edges.h"
 #include "engine/parallel/together.h"
 #include "engine/topology.h"
+#include "engine/world.h"
 
 enum {
     MAX_CELLS = 1 << 16, /* of a grid */
@@ -359,6 +360,7 @@ sl_status_t sl_engine_create(const sl_engine_params_t *params,
 out:
     status = sl_together_end(own.world, &abort, status);
     if (status >= 0) {
+        sl_world_place(own.world, own.devices);
         sl_together_watch(own.world, &engine->abort);
         *engine_p = engine;
     } else {

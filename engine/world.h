@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "scheduler/scheduler.h"
 
 SL_BEGIN_DECLS
 
@@ -76,6 +77,11 @@ SL_API const char *sl_world_link_name(const sl_world_t *world);
  * 0.2 ms. Cheap; from any thread; collective calls do it themselves.
  */
 SL_API void sl_world_expect(sl_world_t *world, int n);
+
+/** Place the communication thread with the devices of this rank, so that it
+ *  takes its turns while they wait and never pushes aside those of another
+ *  rank on the host. `world` may be NULL. */
+SL_API void sl_world_place(sl_world_t *world, const sl_device_set_t *devices);
 
 /* ---- ports: one direction of one edge between two ranks ---- */
 

@@ -171,6 +171,10 @@ static void dispatch(sl_world_t *world, sl_request_t *request)
     case SL_REQUEST_RECOVER:
         sl_failure_on_recover(world, request);
         break;
+    case SL_REQUEST_PLACE:
+        sl_device_set_bind_self(request->devices);
+        sl_request_finish(world, request, SL_OK, "");
+        break;
     case SL_REQUEST_LEAVE:
         on_leave(world, request);
         break;
@@ -515,6 +519,15 @@ int sl_world_local_rank(const sl_world_t *world, int *n_p)
 const char *sl_world_link_name(const sl_world_t *world)
 {
     return world == NULL ? "none" : world->link->ops->name;
+}
+
+void sl_world_place(sl_world_t *world, const sl_device_set_t *devices)
+{
+    sl_request_t request = {.kind = SL_REQUEST_PLACE, .devices = devices};
+
+    if (world != NULL) {
+        sl_world_request(world, &request);
+    }
 }
 
 void sl_world_expect(sl_world_t *world, int n)

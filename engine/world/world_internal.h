@@ -217,6 +217,7 @@ typedef enum sl_request_kind {
     SL_REQUEST_PUT,
     SL_REQUEST_GET,
     SL_REQUEST_RECOVER,
+    SL_REQUEST_PLACE,
     SL_REQUEST_LEAVE
 } sl_request_kind_t;
 
@@ -225,8 +226,9 @@ typedef struct sl_request {
     sl_request_kind_t kind;
     sl_port_t *port; /**< open: what to add, then what to use */
     int peer;
-    const void *source; /**< put */
-    void *target;       /**< get */
+    const void *source;             /**< put */
+    void *target;                   /**< get */
+    const sl_device_set_t *devices; /**< place */
     size_t bytes;
     uint64_t n_sums;    /**< recover: that this rank has ended */
     int is_uneven;      /**< recover: ranks have ended different numbers */
