@@ -1,85 +1,91 @@
-# CUDA: what is built against the toolkit (SL_CUDA=ON, preset cuda), and the
-# same sources against the stand-in of tests/cuda_standin, which needs no
-# toolkit. Both are static libraries named by sl_cuda_library().
+# CUDA devices. SL_CUDA says against what they are built:
+#   AUTO     the toolkit, where there are a toolkit and a GPU (default)
+#   ON       the toolkit; an error when something of it is missing
+#   OFF      nothing: CPU devices only
+#   STANDIN  tests/cuda_standin, which runs all of it on the CPU; for tests
+# Sets SL_HAVE_CUDA (0 or 1, also for the sources) and, when 1, makes
+# sl_cuda_runtime, what folders with CUDA code link.
 
-set(SL_CUDA AUTO CACHE STRING "CUDA devices: AUTO (report only), ON, OFF")
-set_property(CACHE SL_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(SL_CUDA AUTO CACHE STRING "CUDA devices: AUTO, ON, OFF, STANDIN")
+set_property(CACHE SL_CUDA PROPERTY STRINGS AUTO ON OFF STANDIN)
 set(SL_CUDA_ARCHITECTURES 80-real 90-real 100-real CACHE STRING
     "GPU architectures that kernels are compiled for")
+set(SL_HAVE_CUDA 0)
 
-if(SL_CUDA STREQUAL "OFF")
+# What is missing of the toolkit, in words; empty when all is there.
+macro(sl_find_toolkit)
+    set(sl_cuda_missing)
+    find_package(CUDAToolkit 12.0 QUIET)
+    if(NOT CUDAToolkit_FOUND)
+        set(sl_cuda_missing "no CUDA toolkit of version 12 or newer "
+            "(-DCUDAToolkit_ROOT= names its folder)")
+    else()
+        get_filename_component(sl_cuda_root ${CUDAToolkit_BIN_DIR} DIRECTORY)
+        foreach(library cudnn nccl)
+            string(TOUPPER ${library} upper)
+            find_path(${upper}_INCLUDE_DIR ${library}.h
+                HINTS ${${upper}_ROOT} ${sl_cuda_root} PATH_SUFFIXES include)
+            find_library(${upper}_LIBRARY ${library}
+                HINTS ${${upper}_ROOT} ${sl_cuda_root}
+                PATH_SUFFIXES lib64 lib)
+            if(NOT ${upper}_INCLUDE_DIR OR NOT ${upper}_LIBRARY)
+                list(APPEND sl_cuda_missing "no ${library}.h or "
+                    "lib${library} (-D${upper}_ROOT= names its folder)")
+            endif()
+        endforeach()
+    endif()
+    list(JOIN sl_cuda_missing "" sl_cuda_missing)
+endmacro()
+
+if(SL_CUDA STREQUAL "STANDIN")
+    message(STATUS "CUDA: the stand-in of tests/cuda_standin, on the CPU")
+    enable_language(CXX)
+    set(SL_HAVE_CUDA 1)
+elseif(SL_CUDA STREQUAL "OFF")
     message(STATUS "CUDA: off")
 else()
-    find_package(CUDAToolkit 12.0 QUIET)
-    if(CUDAToolkit_FOUND)
-        get_filename_component(sl_cuda_root ${CUDAToolkit_BIN_DIR} DIRECTORY)
-    endif()
-    if(SL_CUDA STREQUAL "AUTO" AND CUDAToolkit_FOUND)
+    sl_find_toolkit()
+    if(SL_CUDA STREQUAL "AUTO" AND sl_cuda_missing)
+        message(STATUS "CUDA: not built; ${sl_cuda_missing}")
+    elseif(SL_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl)
         message(STATUS "CUDA: not built; toolkit ${CUDAToolkit_VERSION} is in "
-            "${sl_cuda_root} (use it: --preset cuda)")
-    elseif(SL_CUDA STREQUAL "AUTO")
-        message(STATUS "CUDA: not built; no toolkit found")
-    elseif(NOT CUDAToolkit_FOUND)
-        message(FATAL_ERROR "CUDA: asked for (SL_CUDA=ON) and no toolkit of "
-            "version 12 or newer found; -DCUDAToolkit_ROOT= names its folder")
+            "${sl_cuda_root}, but no GPU is here (-DSL_CUDA=ON builds it all "
+            "the same)")
+    elseif(sl_cuda_missing)
+        message(FATAL_ERROR "CUDA: asked for (SL_CUDA=ON), but: "
+            "${sl_cuda_missing}")
     else()
         message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION} in "
             "${sl_cuda_root}, for ${SL_CUDA_ARCHITECTURES}")
-        set(SL_HAS_CUDA 1)
         set(CMAKE_CUDA_ARCHITECTURES ${SL_CUDA_ARCHITECTURES})
         if(NOT CMAKE_CUDA_COMPILER)
             set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
         endif()
         enable_language(CUDA)
+        set(SL_HAVE_CUDA 1)
     endif()
 endif()
+target_compile_definitions(sl_flags INTERFACE SL_HAVE_CUDA=${SL_HAVE_CUDA})
 
-# The stand-in's kernels are C++: without a compiler its tests are left out.
-if(SL_TESTS OR SL_HAS_CUDA)
-    include(CheckLanguage)
-    check_language(CXX)
-    if(CMAKE_CXX_COMPILER)
-        enable_language(CXX)
-        set(SL_HAS_CXX 1)
-    else()
-        message(STATUS "CUDA: no C++ compiler: its stand-in is not tested")
-    endif()
+if(SL_CUDA STREQUAL "STANDIN")
+    add_subdirectory(tests/cuda_standin)
+    add_library(sl_cuda_runtime ALIAS sl_cuda_standin)
+elseif(SL_HAVE_CUDA)
+    add_library(sl_cuda_runtime INTERFACE)
+    target_include_directories(sl_cuda_runtime SYSTEM INTERFACE
+        ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+    target_link_libraries(sl_cuda_runtime INTERFACE CUDA::cudart
+        CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY})
 endif()
 
-set(sl_cuda_c_sources
-    memory/cuda_status.c
-    memory/ops_cuda.c)
-set(sl_cuda_kernel_sources
-    layers/cuda/dropout.cu
-    layers/cuda/elementwise.cu
-    layers/cuda/embedding.cu
-    layers/cuda/layer_norm.cu
-    layers/cuda/optimizer.cu
-    layers/cuda/softmax_cross_entropy.cu
-    layers/cuda/sum_squares.cu)
-
-# sl_cuda_library(<target> toolkit|standin): the kernels, and <target>_memory
-# in C. Sums and products stay apart in kernels, so that their bits do not
+# sl_cuda_kernels(<target> file.cu...): kernels as a library that C programs
+# link. Sums and products stay apart in kernels, so that their bits do not
 # depend on the compiler; they wait for memory anyway.
-function(sl_cuda_library target kind)
-    if(kind STREQUAL "standin")
-        set(runtime sl_cuda_standin)
-    else()
-        set(runtime CUDA::cudart)
-    endif()
-    list(TRANSFORM sl_cuda_c_sources PREPEND ${PROJECT_SOURCE_DIR}/
-        OUTPUT_VARIABLE sources)
-    add_library(${target}_memory STATIC ${sources})
-    set_target_properties(${target}_memory PROPERTIES C_EXTENSIONS OFF
-        POSITION_INDEPENDENT_CODE ON)
-    target_link_libraries(${target}_memory PUBLIC sl_memory sl_base ${runtime}
-        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
-
-    list(TRANSFORM sl_cuda_kernel_sources PREPEND ${PROJECT_SOURCE_DIR}/
+function(sl_cuda_kernels target)
+    list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/
         OUTPUT_VARIABLE sources)
     set(werror $<$<BOOL:${SL_WERROR}>:-Werror>)
-    if(kind STREQUAL "standin")
-        # as C++, under other names: nvcc may have the .cu in the same build
+    if(SL_CUDA STREQUAL "STANDIN")
         set(copies)
         foreach(source IN LISTS sources)
             get_filename_component(name ${source} NAME_WE)
@@ -87,40 +93,31 @@ function(sl_cuda_library target kind)
             file(CONFIGURE OUTPUT ${copy} CONTENT "#include \"${source}\"\n")
             list(APPEND copies ${copy})
         endforeach()
-        add_library(${target} STATIC ${copies})
+        add_library(${target}_code STATIC ${copies})
         set_source_files_properties(${copies} PROPERTIES
             COMPILE_OPTIONS "-ffp-contract=off;-Wall;-Wextra;${werror}")
-        target_link_libraries(${target} PUBLIC sl_flags)
+        target_link_libraries(${target}_code PRIVATE sl_flags sl_cuda_standin)
     else()
-        add_library(${target} STATIC ${sources})
-        target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
-        target_compile_options(${target} PRIVATE -fmad=false
+        # no flags of the C code: nvcc has others
+        add_library(${target}_code STATIC ${sources})
+        target_include_directories(${target}_code PRIVATE
+            ${PROJECT_SOURCE_DIR})
+        target_compile_options(${target}_code PRIVATE -fmad=false
             -Xcompiler=-Wall,-Wextra)
         if(SL_WERROR)
-            target_compile_options(${target} PRIVATE
+            target_compile_options(${target}_code PRIVATE
                 "SHELL:-Werror all-warnings" -Xcompiler=-Werror)
         endif()
+        target_link_libraries(${target}_code PRIVATE CUDA::cudart)
     endif()
-    set_target_properties(${target} PROPERTIES
+    set_target_properties(${target}_code PROPERTIES
         CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
         CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
         POSITION_INDEPENDENT_CODE ON)
-    # no flags of the C code: nvcc has others
-    target_link_libraries(${target} PUBLIC ${runtime}
-        $<LINK_ONLY:${target}_memory>)
-endfunction()
-
-# The CUDA runtime that runs on a CPU; its headers come before the toolkit's.
-function(sl_cuda_standin_library target)
-    set(sources block copy launch memory order runtime stream)
-    list(TRANSFORM sources PREPEND
-        ${PROJECT_SOURCE_DIR}/tests/cuda_standin/)
-    list(TRANSFORM sources APPEND .c)
-    add_library(${target} STATIC ${sources})
-    set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF)
-    target_include_directories(${target} BEFORE PUBLIC
-        ${PROJECT_SOURCE_DIR}/tests/cuda_standin/include
-        ${PROJECT_SOURCE_DIR}/tests/cuda_standin)
-    target_link_libraries(${target} PUBLIC sl_flags
-        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    # as a file: programs stay C and are linked by the C compiler
+    add_library(${target} INTERFACE)
+    add_dependencies(${target} ${target}_code)
+    target_link_libraries(${target} INTERFACE
+        $<BUILD_INTERFACE:$<TARGET_FILE:${target}_code>> sl_memory
+        sl_cuda_runtime stdc++)
 endfunction()

@@ -26,7 +26,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     char need[SL_TENSOR_TEXT_BYTES + 64];
     int i;
 
-    if (in[0].dtype != SL_DTYPE_F32) {
+    if (!sl_is_real(&in[0])) {
         return sl_layer_refuse_input(layer, 0, in, "f32");
     }
     for (i = 1; i < layer->n_inputs; i++) {
@@ -69,5 +69,5 @@ const sl_layer_ops_t sl_layer_add = {
     .n_inputs_max = SL_LAYER_MAX_INPUTS,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_add},
+    .kernels = {SL_KERNELS(add)},
 };

@@ -36,7 +36,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     const sl_attention_attrs_t *attrs = layer->attrs;
     char need[96];
 
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].layout != SL_LAYOUT_PLAIN ||
+    if (!sl_is_real(&in[0]) || in[0].layout != SL_LAYOUT_PLAIN ||
         in[0].n_dims != 3 || in[0].dims[2] % (3 * attrs->heads) != 0) {
         (void)snprintf(need, sizeof(need),
                        "f32 [batch, time, 3 * width] with a width that %lld"
@@ -75,5 +75,5 @@ const sl_layer_ops_t sl_layer_attention = {
     .n_inputs_max = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_attention},
+    .kernels = {SL_KERNELS(attention)},
 };

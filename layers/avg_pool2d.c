@@ -41,5 +41,5 @@ const sl_layer_ops_t sl_layer_avg_pool2d = {
     .n_inputs_max = 1,
     .infer = sl_pool2d_infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_avg_pool2d},
+    .kernels = {SL_KERNELS(avg_pool2d)},
 };

@@ -84,5 +84,5 @@ const sl_layer_ops_t sl_layer_batch_norm = {
     .infer = infer,
     .declare_params = declare_params,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_batch_norm},
+    .kernels = {SL_KERNELS(batch_norm)},
 };

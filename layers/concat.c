@@ -28,7 +28,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     const int dim = sl_is_image(&in[0]) ? 1 : in[0].n_dims - 1;
     int i;
 
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].n_dims < 2) {
+    if (!sl_is_real(&in[0]) || in[0].n_dims < 2) {
         return sl_layer_refuse_input(layer, 0, in, "f32 [batch, ..., width]");
     }
     *out_p = in[0];
@@ -41,8 +41,8 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                     : "as input 0 in all but the last dimension");
         }
         out_p->dims[dim] += in[i].dims[dim];
-        if (in[i].layout == SL_LAYOUT_BLOCKED) {
-            out_p->layout = SL_LAYOUT_BLOCKED;
+        if (in[i].layout != SL_LAYOUT_PLAIN) {
+            out_p->layout = in[i].layout;
         }
     }
     return SL_OK;
@@ -71,5 +71,5 @@ const sl_layer_ops_t sl_layer_concat = {
     .n_inputs_max = SL_LAYER_MAX_INPUTS,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_concat},
+    .kernels = {SL_KERNELS(concat)},
 };

@@ -70,7 +70,8 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                 kernel_width(attrs), attrs->pad, attrs->dilation, shape);
     }
     *out_p = *in;
-    out_p->layout = SL_LAYOUT_BLOCKED;
+    out_p->layout = sl_image_layout(layer);
+    out_p->dtype = layer->dtype;
     out_p->dims[1] = attrs->out;
     out_p->dims[2] = height;
     out_p->dims[3] = width;
@@ -110,7 +111,9 @@ static sl_status_t declare_params(sl_layer_t *layer, const sl_tensor_desc_t *in)
         (void)sl_layer_param_add(layer, "bias", SL_PARAM_TRAINED, 1, dims,
                                  SL_INIT_UNIFORM, bound);
     }
-    status = sl_cpu_conv2d_weight_bytes(layer, &weight->storage_bytes);
+    status = layer->kind == SL_DEVICE_KIND_CPU
+                 ? sl_cpu_conv2d_weight_bytes(layer, &weight->storage_bytes)
+                 : SL_OK;
 out:
     return status;
 }
@@ -144,5 +147,5 @@ const sl_layer_ops_t sl_layer_conv2d = {
     .infer = infer,
     .declare_params = declare_params,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_conv2d},
+    .kernels = {SL_KERNELS(conv2d)},
 };

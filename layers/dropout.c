@@ -17,7 +17,7 @@ static const sl_attr_def_t attr_defs[] = {
 static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                          sl_tensor_desc_t *out_p)
 {
-    if (in[0].dtype != SL_DTYPE_F32) {
+    if (!sl_is_real(&in[0])) {
         return sl_layer_refuse_input(layer, 0, in, "f32");
     }
     *out_p = in[0];
@@ -46,5 +46,5 @@ const sl_layer_ops_t sl_layer_dropout = {
     .n_inputs_max = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_dropout},
+    .kernels = {SL_KERNELS(dropout)},
 };

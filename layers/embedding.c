@@ -54,7 +54,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     dims[0] = in[0].dims[0];
     dims[1] = in[0].dims[1];
     dims[2] = attrs->width;
-    *out_p = sl_tensor_desc(SL_DTYPE_F32, 3, dims);
+    *out_p = sl_tensor_desc(layer->dtype, 3, dims);
     return SL_OK;
 }
 
@@ -99,5 +99,5 @@ const sl_layer_ops_t sl_layer_embedding = {
     .infer = infer,
     .declare_params = declare_params,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_embedding},
+    .kernels = {SL_KERNELS(embedding)},
 };

@@ -10,12 +10,12 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
 {
     int64_t dims[2];
 
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].n_dims < 2) {
+    if (!sl_is_real(&in[0]) || in[0].n_dims < 2) {
         return sl_layer_refuse_input(layer, 0, in, "f32 [batch, ...]");
     }
     dims[0] = in[0].dims[0];
     dims[1] = sl_tensor_elements(&in[0]) / in[0].dims[0];
-    *out_p = sl_tensor_desc(SL_DTYPE_F32, 2, dims);
+    *out_p = sl_tensor_desc(in[0].dtype, 2, dims);
     return SL_OK;
 }
 
@@ -42,5 +42,5 @@ const sl_layer_ops_t sl_layer_flatten = {
     .n_inputs_max = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_flatten},
+    .kernels = {SL_KERNELS(flatten)},
 };

@@ -13,7 +13,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
         return sl_layer_refuse_input(layer, 0, in,
                                      "f32 [batch, channels, height, width]");
     }
-    *out_p = sl_tensor_desc(SL_DTYPE_F32, 2, in->dims);
+    *out_p = sl_tensor_desc(in->dtype, 2, in->dims);
     return SL_OK;
 }
 
@@ -37,5 +37,5 @@ const sl_layer_ops_t sl_layer_global_avg_pool = {
     .n_inputs_max = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_global_avg_pool},
+    .kernels = {SL_KERNELS(global_avg_pool)},
 };

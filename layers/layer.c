@@ -214,6 +214,8 @@ sl_status_t sl_layer_create(const sl_layer_spec_t *spec, int index,
     layer->ops = ops;
     layer->index = index;
     layer->line = spec->line;
+    layer->kind = SL_DEVICE_KIND_CPU;
+    layer->dtype = SL_DTYPE_F32;
     layer->n_inputs = spec->n_inputs;
     for (i = 0; i < spec->n_inputs && i < SL_LAYER_MAX_INPUTS; i++) {
         layer->inputs[i] = spec->inputs[i];
@@ -241,7 +243,7 @@ sl_status_t sl_layer_plan_init(sl_layer_plan_t *plan, const sl_layer_t *layer,
     sl_status_t status;
     int i;
 
-    if (kernels == NULL) {
+    if (kernels == NULL || kernels->plan == NULL) {
         SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
                 "%s: no kernels for this kind of device",
                 sl_layer_label(layer, label));
@@ -323,7 +325,7 @@ sl_status_t sl_layer_cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
 
     /* what a layer saves does not depend on the thread count */
     SL_TRY(status,
-           sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CPU, 1, 1, in), out);
+           sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in), out);
     layer->ops->cost(layer, in, &plan.out, &cost);
     for (i = 0; i < layer->n_params; i++) {
         if (layer->params[i].kind != SL_PARAM_ACCUMULATOR) {

@@ -17,7 +17,7 @@ static const sl_attr_def_t attr_defs[] = {
 static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                          sl_tensor_desc_t *out_p)
 {
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].n_dims < 2 ||
+    if (!sl_is_real(&in[0]) || in[0].n_dims < 2 ||
         in[0].layout != SL_LAYOUT_PLAIN) {
         return sl_layer_refuse_input(layer, 0, in,
                                      "plain f32 [batch, ..., width]");
@@ -60,5 +60,5 @@ const sl_layer_ops_t sl_layer_layer_norm = {
     .infer = infer,
     .declare_params = declare_params,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_layer_norm},
+    .kernels = {SL_KERNELS(layer_norm)},
 };

@@ -79,8 +79,11 @@ struct sl_layer {
     int inputs[SL_LAYER_MAX_INPUTS]; /**< layer index or SL_INPUT_* */
     int n_params;
     sl_param_t params[SL_LAYER_MAX_PARAMS];
-    void *attrs; /**< owned; the type's attribute struct, filled */
-    int line;    /**< in the config file; 0 = built in C */
+    void *attrs;           /**< owned; the type's attribute struct, filled */
+    int line;              /**< in the config file; 0 = built in C */
+    sl_device_kind_t kind; /**< of the devices it is for: decides the layout
+                                of images and of parameters' storage */
+    sl_dtype_t dtype;      /**< of the activations it makes */
 };
 
 /** Cost of one micro-batch, known without running it. */
@@ -283,7 +286,9 @@ typedef struct sl_model {
     sl_tensor_desc_t data;   /**< per sample: dims[0] is 1 */
     sl_tensor_desc_t target; /**< likewise, i32 */
     int n_layers;
-    sl_layer_t **layers; /**< owned */
+    sl_layer_t **layers;   /**< owned */
+    sl_device_kind_t kind; /**< CPU until sl_model_target() */
+    sl_dtype_t dtype;      /**< of activations: f32 until sl_model_target() */
 } sl_model_t;
 
 /** @param[in] data, target  one sample's shape with dims[0] = 1 */
@@ -322,6 +327,19 @@ SL_API void sl_layer_destroy(sl_layer_t *layer);
 SL_API SL_NODISCARD sl_status_t sl_model_add(sl_model_t *model,
                                              const sl_layer_spec_t *spec,
                                              int *index_p);
+
+/**
+ * Make the model one for another kind of device, or with activations of
+ * another type (SL_DTYPE_F32, or on CUDA devices SL_DTYPE_BF16, SL_DTYPE_F16;
+ * parameters stay f32): layouts and the parameters' storage are worked out
+ * anew. Before any engine or plan uses it.
+ *
+ * @return SL_OK, SL_ERR_UNSUPPORTED (the build or the kind lacks it; nothing
+ *         has changed), SL_ERR_CONFIG
+ */
+SL_API SL_NODISCARD sl_status_t sl_model_target(sl_model_t *model,
+                                                sl_device_kind_t kind,
+                                                sl_dtype_t dtype);
 
 /** Index of the layer with this name, or -1. */
 SL_API int sl_model_find(const sl_model_t *model, const char *name);

@@ -38,11 +38,40 @@ sl_param_t *sl_layer_param_add(sl_layer_t *layer, const char *name,
                                const int64_t *dims, sl_init_t init,
                                double init_scale);
 
-/** Whether it is an f32 image [batch, channels, height, width]. */
+/** Whether its elements are of a type that activations have. */
+static inline int sl_is_real(const sl_tensor_desc_t *desc)
+{
+    return desc->dtype == SL_DTYPE_F32 || desc->dtype == SL_DTYPE_BF16 ||
+           desc->dtype == SL_DTYPE_F16;
+}
+
+/** Whether it is an image [batch, channels, height, width]. */
 static inline int sl_is_image(const sl_tensor_desc_t *desc)
 {
-    return desc->dtype == SL_DTYPE_F32 && desc->n_dims == 4;
+    return sl_is_real(desc) && desc->n_dims == 4;
 }
+
+/** The layout of images that a convolution on these devices makes. */
+static inline sl_layout_t sl_image_layout(const sl_layer_t *layer)
+{
+    return layer->kind == SL_DEVICE_KIND_CPU ? SL_LAYOUT_BLOCKED
+                                             : SL_LAYOUT_CHANNELS_LAST;
+}
+
+/* The tables of kernels of a layer type: `.kernels = {SL_KERNELS(relu)}`. */
+#define X(id) extern const sl_layer_kernels_t sl_cpu_##id;
+SL_LAYER_BUILTIN_MAP(X)
+#undef X
+#if SL_HAVE_CUDA
+#define X(id) extern const sl_layer_kernels_t sl_cuda_layer_##id;
+SL_LAYER_BUILTIN_MAP(X)
+#undef X
+#define SL_KERNELS(id)                                                         \
+    [SL_DEVICE_KIND_CPU] = &sl_cpu_##id, [SL_DEVICE_KIND_CUDA] =               \
+                                             &sl_cuda_layer_##id
+#else
+#define SL_KERNELS(id) [SL_DEVICE_KIND_CPU] = &sl_cpu_##id
+#endif
 
 SL_END_DECLS
 #endif /* SL_LAYERS_LAYERS_INTERNAL_H */

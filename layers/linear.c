@@ -50,13 +50,14 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
 {
     const sl_linear_attrs_t *attrs = layer->attrs;
 
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].layout != SL_LAYOUT_PLAIN ||
+    if (!sl_is_real(&in[0]) || in[0].layout != SL_LAYOUT_PLAIN ||
         in[0].n_dims < 2) {
         return sl_layer_refuse_input(layer, 0, in,
                                      "f32 [batch, ..., in], plain");
     }
     *out_p = in[0];
     out_p->dims[out_p->n_dims - 1] = attrs->out;
+    out_p->dtype = layer->dtype;
     return SL_OK;
 }
 
@@ -107,5 +108,5 @@ const sl_layer_ops_t sl_layer_linear = {
     .infer = infer,
     .declare_params = declare_params,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_linear},
+    .kernels = {SL_KERNELS(linear)},
 };

@@ -80,5 +80,5 @@ const sl_layer_ops_t sl_layer_max_pool2d = {
     .n_inputs_max = 1,
     .infer = sl_pool2d_infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_max_pool2d},
+    .kernels = {SL_KERNELS(max_pool2d)},
 };

@@ -51,6 +51,8 @@ sl_status_t sl_model_create(const char *name, const sl_tensor_desc_t *data,
     memcpy(made->model.name, name, name_bytes);
     made->model.data = *data;
     made->model.target = *target;
+    made->model.kind = SL_DEVICE_KIND_CPU;
+    made->model.dtype = SL_DTYPE_F32;
     *model_p = &made->model;
     return SL_OK;
 
@@ -231,6 +233,14 @@ out:
     return status;
 }
 
+/* Of one sample. */
+static sl_tensor_desc_t input_of(sl_model_t *model, int input)
+{
+    return input == SL_INPUT_DATA     ? model->data
+           : input == SL_INPUT_TARGET ? model->target
+                                      : building_of(model)->outs[input];
+}
+
 sl_status_t sl_model_add(sl_model_t *model, const sl_layer_spec_t *given,
                          int *index_p)
 {
@@ -247,9 +257,7 @@ sl_status_t sl_model_add(sl_model_t *model, const sl_layer_spec_t *given,
     SL_TRY(status, check_spec(model, &spec), out);
     SL_TRY(status, reserve(b), out);
     for (i = 0; i < spec.n_inputs; i++) {
-        in[i] = spec.inputs[i] == SL_INPUT_DATA     ? model->data
-                : spec.inputs[i] == SL_INPUT_TARGET ? model->target
-                                                    : b->outs[spec.inputs[i]];
+        in[i] = input_of(model, spec.inputs[i]);
     }
     SL_TRY(status,
            sl_layer_create(&spec, model->n_layers, in, &layer, &out_desc), out);
@@ -270,6 +278,79 @@ sl_status_t sl_model_add(sl_model_t *model, const sl_layer_spec_t *given,
 
 err_destroy:
     sl_layer_destroy(layer);
+out:
+    return status;
+}
+
+/* ---- another kind of device ---- */
+
+static sl_status_t check_target(const sl_model_t *model, sl_device_kind_t kind,
+                                sl_dtype_t dtype)
+{
+    const int is_16_bit = dtype == SL_DTYPE_BF16 || dtype == SL_DTYPE_F16;
+    char label[SL_LAYER_LABEL_BYTES];
+    sl_status_t status = SL_OK;
+    int i;
+
+    if (dtype != SL_DTYPE_F32 && !is_16_bit) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "model %s: activations may be f32, bf16 or f16", model->name);
+    }
+    if (is_16_bit && kind == SL_DEVICE_KIND_CPU) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "model %s: activations of 16 bits need CUDA devices; on CPU "
+                "devices they are f32",
+                model->name);
+    }
+    for (i = 0; i < model->n_layers; i++) {
+        const sl_layer_kernels_t *kernels =
+            model->layers[i]->ops->kernels[kind];
+
+        if (kernels == NULL || kernels->plan == NULL) {
+            SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                    "%s: no kernels for this kind of device",
+                    sl_layer_label(model->layers[i], label));
+        }
+    }
+out:
+    return status;
+}
+
+static sl_status_t retarget(sl_model_t *model, int i)
+{
+    building_t *b = building_of(model);
+    sl_layer_t *layer = model->layers[i];
+    sl_tensor_desc_t in[SL_LAYER_MAX_INPUTS] = {{0}};
+    sl_status_t status;
+    int k;
+
+    for (k = 0; k < layer->n_inputs; k++) {
+        in[k] = input_of(model, layer->inputs[k]);
+    }
+    layer->kind = model->kind;
+    layer->dtype = model->dtype;
+    SL_TRY(status, sl_layer_infer(layer, in, &b->outs[i]), out);
+    if (layer->ops->declare_params != NULL) {
+        layer->n_params = 0;
+        SL_TRY(status, layer->ops->declare_params(layer, in), out);
+        status = resolve_tie(model, layer);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_model_target(sl_model_t *model, sl_device_kind_t kind,
+                            sl_dtype_t dtype)
+{
+    sl_status_t status;
+    int i;
+
+    SL_TRY(status, check_target(model, kind, dtype), out);
+    model->kind = kind;
+    model->dtype = dtype;
+    for (i = 0; i < model->n_layers; i++) {
+        SL_TRY(status, retarget(model, i), out);
+    }
 out:
     return status;
 }

@@ -43,7 +43,7 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
 {
     static const int64_t dims[2] = {1, 4};
 
-    if (in[0].dtype != SL_DTYPE_F32 || in[0].n_dims < 2) {
+    if (!sl_is_real(&in[0]) || in[0].n_dims < 2) {
         return sl_layer_refuse_input(
             layer, 0, in,
             "logits f32 [batch, ..., classes] or [batch, classes, h, w]");
@@ -81,5 +81,5 @@ const sl_layer_ops_t sl_layer_softmax_cross_entropy = {
     .is_loss = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_softmax_cross_entropy},
+    .kernels = {SL_KERNELS(softmax_cross_entropy)},
 };

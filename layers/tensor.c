@@ -22,7 +22,13 @@ sl_tensor_desc_t sl_tensor_desc(sl_dtype_t dtype, int n_dims,
 
 size_t sl_dtype_bytes(sl_dtype_t dtype)
 {
-    return dtype == SL_DTYPE_F64 ? 8 : 4;
+    static const size_t bytes[] = {[SL_DTYPE_F32] = 4,
+                                   [SL_DTYPE_I32] = 4,
+                                   [SL_DTYPE_F64] = 8,
+                                   [SL_DTYPE_BF16] = 2,
+                                   [SL_DTYPE_F16] = 2};
+
+    return bytes[dtype];
 }
 
 int64_t sl_tensor_elements(const sl_tensor_desc_t *desc)
@@ -92,8 +98,11 @@ int sl_tensor_desc_is_equal(const sl_tensor_desc_t *a,
 void sl_tensor_desc_format(const sl_tensor_desc_t *desc, char *text,
                            size_t text_bytes)
 {
-    static const char *const names[] = {
-        [SL_DTYPE_F32] = "f32", [SL_DTYPE_I32] = "i32", [SL_DTYPE_F64] = "f64"};
+    static const char *const names[] = {[SL_DTYPE_F32] = "f32",
+                                        [SL_DTYPE_I32] = "i32",
+                                        [SL_DTYPE_F64] = "f64",
+                                        [SL_DTYPE_BF16] = "bf16",
+                                        [SL_DTYPE_F16] = "f16"};
     char dims[SL_MAX_DIMS * 24] = "";
     size_t used = 0;
     int i;

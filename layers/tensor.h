@@ -10,6 +10,8 @@
  * [batch, ceil(channels/b), height, width, b] with b = sl_channel_block(),
  * the layout of oneDNN's vector kernels (nChw16c with AVX-512, else nChw8c).
  * Channels past the real ones are zero: every kernel keeps them so.
+ * SL_LAYOUT_CHANNELS_LAST, likewise for 4-d tensors only, is [batch, height,
+ * width, channels] in memory, the layout of cuDNN's tensor core kernels.
  */
 #ifndef SL_LAYERS_TENSOR_H
 #define SL_LAYERS_TENSOR_H
@@ -27,13 +29,16 @@ enum {
 
 typedef enum sl_dtype {
     SL_DTYPE_F32,
-    SL_DTYPE_I32, /**< tokens and labels */
-    SL_DTYPE_F64  /**< sums: loss, batch norm accumulators */
+    SL_DTYPE_I32,  /**< tokens and labels */
+    SL_DTYPE_F64,  /**< sums: loss, batch norm accumulators */
+    SL_DTYPE_BF16, /**< activations on CUDA devices */
+    SL_DTYPE_F16   /**< likewise */
 } sl_dtype_t;
 
 typedef enum sl_layout {
     SL_LAYOUT_PLAIN,
-    SL_LAYOUT_BLOCKED
+    SL_LAYOUT_BLOCKED,
+    SL_LAYOUT_CHANNELS_LAST
 } sl_layout_t;
 
 typedef struct sl_tensor_desc {

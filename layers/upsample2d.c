@@ -52,5 +52,5 @@ const sl_layer_ops_t sl_layer_upsample2d = {
     .n_inputs_max = 1,
     .infer = infer,
     .cost = cost,
-    .kernels = {[SL_DEVICE_KIND_CPU] = &sl_cpu_upsample2d},
+    .kernels = {SL_KERNELS(upsample2d)},
 };

@@ -92,7 +92,7 @@ static sl_status_t make_facts(const sl_layer_t *layer,
 
     /* What is kept does not depend on the thread count. */
     SL_TRY(status,
-           sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CPU, 1, 1, in), out);
+           sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in), out);
     layer->ops->cost(layer, in, &plan.out, &facts->cost);
     sl_part_find_work(&plan, &work);
     drop_input_gradient(&plan, &facts->cost);

@@ -65,7 +65,7 @@ static sl_status_t make_facts(const sl_part_memory_t *memory,
     int i;
 
     SL_TRY(status,
-           sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CPU,
+           sl_layer_plan_init(&plan, layer, layer->kind,
                               memory->params.n_threads, 1, in),
            out);
     for (i = 0; i < layer->n_inputs; i++) {

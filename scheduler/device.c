@@ -40,7 +40,7 @@ static const struct {
     const char *missing; /* what the build lacks */
 } kinds[] = {
     {"cpu", SL_DEVICE_KIND_CPU, cpu_open, NULL},
-    {"cuda", SL_DEVICE_N_KINDS, NULL, "CUDA"},
+    {"cuda", SL_DEVICE_KIND_CUDA, NULL, "CUDA"},
 };
 
 enum {

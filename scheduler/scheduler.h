@@ -44,7 +44,9 @@ typedef struct sl_op_span {
 
 /**
  * An op's kernel, on the device's thread. `args` is the op's copy of its
- * arguments; `stream` is the device's execution context (unused on CPU).
+ * arguments; `stream` is the device's execution context: NULL on a CPU, a
+ * sl_cuda_stream_t (scheduler/cuda.h) on a CUDA device, where `fn` queues its
+ * work on the stream and returns.
  * On failure call SL_FAIL and return the code: the manager then skips all
  * later ops and gives the failure to whoever waits.
  */
@@ -58,6 +60,10 @@ struct sl_op {
     double cost_us;      /**< estimate of device time; 0 = unknown: the
                               recent mean of its name is taken */
     sl_op_span_t *span;  /**< borrowed until the op has run; NULL = none */
+    int is_host;         /**< fn starts no kernel or copy: it tells somebody on
+                              the host that all ops before it have run. On a
+                              device that runs beside the host it is called
+                              then, and not when its turn to start comes */
     const void *args;    /**< borrowed for the call of submit, then copied */
 };
 
@@ -227,6 +233,7 @@ SL_API int sl_op_is_running(void);
 
 typedef enum sl_device_kind {
     SL_DEVICE_KIND_CPU,
+    SL_DEVICE_KIND_CUDA, /**< in builds with CUDA (docs/cuda.md) */
     SL_DEVICE_N_KINDS
 } sl_device_kind_t;
 

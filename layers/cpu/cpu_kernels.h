@@ -8,13 +8,9 @@
 
 #include <stdint.h>
 
-#include "layers/layers.h"
+#include "layers/layers_internal.h"
 
 SL_BEGIN_DECLS
-
-#define X(id) extern const sl_layer_kernels_t sl_cpu_##id;
-SL_LAYER_BUILTIN_MAP(X)
-#undef X
 
 /** A run of indices [begin, end). */
 typedef struct sl_cpu_range {
