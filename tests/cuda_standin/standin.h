@@ -58,7 +58,14 @@ extern "C" {
     X(cudaEventQuery)                                                          \
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
-    X(cudaLaunchKernelEx)
+    X(cudaLaunchKernelEx)                                                      \
+    X(cudaStreamBeginCapture)                                                  \
+    X(cudaStreamEndCapture)                                                    \
+    X(cudaGraphInstantiate)                                                    \
+    X(cudaGraphExecUpdate)                                                     \
+    X(cudaGraphLaunch)                                                         \
+    X(cudaGraphExecDestroy)                                                    \
+    X(cudaGraphDestroy)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
@@ -113,7 +120,7 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams and events. */
+/** Live allocations of device and pinned memory, streams, events, graphs. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 
