@@ -76,11 +76,11 @@ static sl_status_t make_layout(const sl_cuda_matrix_t *matrix, int64_t rows,
     if (batch == 1) {
         return SL_OK;
     }
-    SL_TRY(status,
-           SL_BLAS(cublasLtMatrixLayoutSetAttribute(
-               layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-               sizeof(count))),
-           out);
+    SL_TRY(
+        status,
+        SL_BLAS(cublasLtMatrixLayoutSetAttribute(
+            layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count))),
+        out);
     SL_TRY(status,
            SL_BLAS(cublasLtMatrixLayoutSetAttribute(
                layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
@@ -139,19 +139,17 @@ out:
 static sl_status_t make_desc(sl_cuda_product_t *product,
                              const sl_cuda_product_params_t *p)
 {
-    const int32_t trans_first =
-        p->b.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t trans_second =
-        p->a.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasComputeType_t compute =
-        p->is_tf32 && p->a.type == SL_CUDA_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                               : CUBLAS_COMPUTE_32F;
+    const int32_t trans_first = p->b.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t trans_second = p->a.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasComputeType_t compute = p->is_tf32 && p->a.type == SL_CUDA_F32
+                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
     sl_status_t status;
 
-    SL_TRY(status,
-           SL_BLAS(cublasLtMatmulDescCreate(&product->desc, compute,
-                                            CUDA_R_32F)),
-           out);
+    SL_TRY(
+        status,
+        SL_BLAS(cublasLtMatmulDescCreate(&product->desc, compute, CUDA_R_32F)),
+        out);
     SL_TRY(status,
            set_op(product->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans_first,
                   sizeof(trans_first)),
@@ -228,27 +226,25 @@ static int is_repeatable(const cublasLtMatmulAlgo_t *algo)
            scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* "layer fc1 (linear), forward: no algorithm of cuBLASLt for ..." */
 static void describe(const sl_cuda_product_params_t *p, char text[NAME_BYTES])
 {
-    static const char *const types[] = {[SL_CUDA_F32] = "f32",
-                                        [SL_CUDA_BF16] = "bf16",
-                                        [SL_CUDA_F16] = "f16"};
+    static const char *const types[] = {
+        [SL_CUDA_F32] = "f32", [SL_CUDA_BF16] = "bf16", [SL_CUDA_F16] = "f16"};
     static const char *const epilogues[] = {
         [SL_CUDA_EPILOGUE_NONE] = "",
         [SL_CUDA_EPILOGUE_BIAS] = ", bias added",
         [SL_CUDA_EPILOGUE_ROW_SUMS] = ", with row sums"};
 
     (void)snprintf(text, NAME_BYTES,
-                   "%s %s[%lld, %lld]%s by %s[%lld, %lld]%s to %s, %lld times,"
-                   " rows %lld, %lld and %lld elements apart%s",
-                   p->is_tf32 ? "tf32" : "", types[p->a.type], (long long)p->m,
-                   (long long)p->k, p->a.is_transposed ? "^T" : "",
-                   types[p->b.type], (long long)p->k, (long long)p->n,
-                   p->b.is_transposed ? "^T" : "", types[p->d.type],
-                   (long long)(p->batch > 1 ? p->batch : 1),
-                   (long long)p->a.stride, (long long)p->b.stride,
-                   (long long)p->d.stride, epilogues[p->epilogue]);
+                   "%s [%lld, %lld] by [%lld, %lld] to %s, %lld times, "
+                   "transposed %d %d, rows %lld, %lld and %lld elements apart"
+                   "%s%s",
+                   types[p->a.type], (long long)p->m, (long long)p->k,
+                   (long long)p->k, (long long)p->n, types[p->d.type],
+                   (long long)(p->batch > 1 ? p->batch : 1), p->a.is_transposed,
+                   p->b.is_transposed, (long long)p->a.stride,
+                   (long long)p->b.stride, (long long)p->d.stride,
+                   epilogues[p->epilogue], p->is_tf32 ? ", tf32 allowed" : "");
 }
 
 static sl_status_t refuse(const sl_cuda_product_params_t *p)
@@ -287,8 +283,7 @@ static sl_status_t take_first(sl_cuda_product_t *product,
     return refuse(p);
 }
 
-/* What may be asked for is what the library's interface can tell: it counts
- * in 32 bits. */
+/* The library counts rows and columns in 32 bits. */
 static int is_countable(const sl_cuda_product_params_t *p)
 {
     return p->m <= INT32_MAX && p->n <= INT32_MAX && p->k <= INT32_MAX &&
@@ -336,8 +331,7 @@ sl_status_t sl_cuda_product_create(const sl_cuda_product_params_t *params,
     sl_status_t status;
 
     SL_ASSERT(params->m > 0 && params->n > 0 && params->k > 0);
-    SL_ASSERT(params->batch <= 1 ||
-              params->epilogue == SL_CUDA_EPILOGUE_NONE);
+    SL_ASSERT(params->batch <= 1 || params->epilogue == SL_CUDA_EPILOGUE_NONE);
     if (!is_countable(params)) {
         return refuse(params);
     }
@@ -359,21 +353,21 @@ out:
     return status;
 }
 
+static void destroy_layout(cublasLtMatrixLayout_t layout)
+{
+    if (layout != NULL) {
+        (void)cublasLtMatrixLayoutDestroy(layout);
+    }
+}
+
 void sl_cuda_product_destroy(sl_cuda_product_t *product)
 {
-    const cublasLtMatrixLayout_t layouts[] = {
-        product == NULL ? NULL : product->a, product == NULL ? NULL : product->b,
-        product == NULL ? NULL : product->d};
-    size_t i;
-
     if (product == NULL) {
         return;
     }
-    for (i = 0; i < sizeof(layouts) / sizeof(*layouts); i++) {
-        if (layouts[i] != NULL) {
-            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
-        }
-    }
+    destroy_layout(product->a);
+    destroy_layout(product->b);
+    destroy_layout(product->d);
     if (product->desc != NULL) {
         (void)cublasLtMatmulDescDestroy(product->desc);
     }
@@ -399,11 +393,11 @@ sl_status_t sl_cuda_product_run(sl_cuda_product_t *product,
                       &args->extra, sizeof(args->extra)),
                out);
     }
-    status = SL_BLAS(cublasLtMatmul(
-        handle, product->desc, &args->alpha, args->b, product->b, args->a,
-        product->a, &args->beta, args->d, product->d, args->d, product->d,
-        &product->algo, args->workspace, product->workspace_bytes,
-        stream->queue));
+    status = SL_BLAS(cublasLtMatmul(handle, product->desc, &args->alpha,
+                                    args->b, product->b, args->a, product->a,
+                                    &args->beta, args->d, product->d, args->d,
+                                    product->d, &product->algo, args->workspace,
+                                    product->workspace_bytes, stream->queue));
 out:
     return status;
 }

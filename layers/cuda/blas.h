@@ -80,8 +80,7 @@ SL_API SL_NODISCARD sl_status_t sl_cuda_product_create(
 SL_API void sl_cuda_product_destroy(sl_cuda_product_t *product);
 
 /** What a run must be given; 0 for NULL. */
-SL_API size_t
-sl_cuda_product_workspace_bytes(const sl_cuda_product_t *product);
+SL_API size_t sl_cuda_product_workspace_bytes(const sl_cuda_product_t *product);
 
 /** Device addresses of one run. */
 typedef struct sl_cuda_product_args {
@@ -94,10 +93,9 @@ typedef struct sl_cuda_product_args {
 
 /** Queue it on the device; one thread at a time runs a product.
  *  @return SL_OK, SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
-SL_API SL_NODISCARD sl_status_t
-sl_cuda_product_run(sl_cuda_product_t *product,
-                    const sl_cuda_product_args_t *args,
-                    sl_cuda_stream_t *stream);
+SL_API SL_NODISCARD sl_status_t sl_cuda_product_run(
+    sl_cuda_product_t *product, const sl_cuda_product_args_t *args,
+    sl_cuda_stream_t *stream);
 
 SL_END_DECLS
 #endif /* SL_LAYERS_CUDA_BLAS_H */
