@@ -11,6 +11,16 @@ if(SL_HAVE_CUDA)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         sl_test(cuda ${name} LINK sl_cuda_bed)
     endforeach()
+    add_library(sl_cuda_image_bed STATIC cuda/image_check.c)
+    set_target_properties(sl_cuda_image_bed PROPERTIES C_EXTENSIONS OFF)
+    target_link_libraries(sl_cuda_image_bed PUBLIC sl_cuda_bed
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    foreach(name batch_norm conv2d dnn_attention image pool)
+        sl_test(cuda ${name} LINK sl_cuda_image_bed)
+        if(NOT SL_CUDA STREQUAL "STANDIN")
+            set_tests_properties(cuda.${name} PROPERTIES LABELS gpu)
+        endif()
+    endforeach()
     if(NOT SL_CUDA STREQUAL "STANDIN")
         set_tests_properties(cuda.cross_entropy cuda.elementwise
             cuda.embedding cuda.layer_norm cuda.optimizer PROPERTIES

@@ -261,7 +261,7 @@ int standin_n_live(void)
     int n;
 
     lock();
-    n = memory_n_live() + streams_n_live() + graphs_n_live();
+    n = memory_n_live() + streams_n_live() + graphs_n_live() + dnn_n_live();
     unlock();
     return n;
 }

@@ -37,6 +37,37 @@ extern "C" {
     X(cublasLtMatmulAlgoGetHeuristic)                                          \
     X(cublasLtMatmulAlgoConfigGetAttribute)                                    \
     X(cublasLtMatmul)
+/** Those of cuDNN; its descriptions need no device. */
+#define SL_STANDIN_DNN_MAP(X)                                                  \
+    X(cudnnCreate)                                                             \
+    X(cudnnDestroy)                                                            \
+    X(cudnnSetStream)                                                          \
+    X(cudnnCreateTensorDescriptor)                                             \
+    X(cudnnSetTensor4dDescriptor)                                              \
+    X(cudnnDestroyTensorDescriptor)                                            \
+    X(cudnnCreateFilterDescriptor)                                             \
+    X(cudnnSetFilter4dDescriptor)                                              \
+    X(cudnnDestroyFilterDescriptor)                                            \
+    X(cudnnCreateConvolutionDescriptor)                                        \
+    X(cudnnSetConvolution2dDescriptor)                                         \
+    X(cudnnSetConvolutionGroupCount)                                           \
+    X(cudnnSetConvolutionMathType)                                             \
+    X(cudnnDestroyConvolutionDescriptor)                                       \
+    X(cudnnGetConvolutionForwardAlgorithm_v7)                                  \
+    X(cudnnGetConvolutionForwardWorkspaceSize)                                 \
+    X(cudnnConvolutionForward)                                                 \
+    X(cudnnGetConvolutionBackwardDataAlgorithm_v7)                             \
+    X(cudnnGetConvolutionBackwardDataWorkspaceSize)                            \
+    X(cudnnConvolutionBackwardData)                                            \
+    X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                           \
+    X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                          \
+    X(cudnnConvolutionBackwardFilter)                                          \
+    X(cudnnBackendCreateDescriptor)                                            \
+    X(cudnnBackendDestroyDescriptor)                                           \
+    X(cudnnBackendFinalize)                                                    \
+    X(cudnnBackendSetAttribute)                                                \
+    X(cudnnBackendGetAttribute)                                                \
+    X(cudnnBackendExecute)
 
 /** The entry points: each is counted and can be made to fail. */
 #define SL_STANDIN_ENTRY_MAP(X)                                                \
@@ -83,7 +114,8 @@ extern "C" {
     X(cudaGraphLaunch)                                                         \
     X(cudaGraphExecDestroy)                                                    \
     X(cudaGraphDestroy)                                                        \
-    SL_STANDIN_BLAS_MAP(X)
+    SL_STANDIN_BLAS_MAP(X)                                                     \
+    SL_STANDIN_DNN_MAP(X)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
@@ -138,7 +170,8 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams, events, graphs. */
+/** Live allocations of device and pinned memory, streams, events, graphs and
+ *  descriptors of libraries. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 

@@ -148,6 +148,10 @@ int graph_refuses(cudaStream_t stream);
 int graph_refuses_entry(standin_entry_t entry);
 void graph_forget(cudaStream_t stream); /* which ends */
 int graphs_n_live(void);
+/* ---- libraries ---- */
+
+/* Descriptors of cuDNN. The lock is held. */
+int dnn_n_live(void);
 
 /* ---- order ---- */
 
