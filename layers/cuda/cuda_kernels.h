@@ -71,45 +71,6 @@ typedef struct sl_cuda_sum {
 SL_API SL_NODISCARD sl_status_t sl_cuda_sum(const sl_cuda_sum_t *args,
                                             void *stream);
 
-/** Steps, in elements, of a tensor seen as [images, channels, pixels]. */
-typedef struct sl_cuda_view {
-    int64_t image, channel, pixel;
-} sl_cuda_view_t;
-
-/**
- * to[.] = from[.] (+ prev[.]) for all of [images, channels, pixels], whatever
- * the layouts; prev is laid out as `to` and may be it. In each tensor channels
- * or pixels lie side by side (step 1).
- */
-typedef struct sl_cuda_channels_copy {
-    sl_cuda_type_t to_type, from_type;
-    int64_t images, channels, pixels;
-    sl_cuda_view_t to_view, from_view;
-    void *to; /**< its first element, as `from` */
-    const void *from;
-    const void *prev;
-} sl_cuda_channels_copy_t;
-
-SL_API SL_NODISCARD sl_status_t
-sl_cuda_channels_copy(const sl_cuda_channels_copy_t *args, void *stream);
-
-/** Each element of [outer, height, width, inner] becomes factor x factor. */
-typedef struct sl_cuda_upsample2d {
-    sl_cuda_type_t type;
-    int64_t outer, height, width, inner; /**< of in */
-    int64_t factor;
-    const void *in;
-    void *out;
-    const void *dout;
-    const void *prev;
-    void *din;
-} sl_cuda_upsample2d_t;
-
-SL_API SL_NODISCARD sl_status_t
-sl_cuda_upsample2d_forward(const sl_cuda_upsample2d_t *args, void *stream);
-SL_API SL_NODISCARD sl_status_t
-sl_cuda_upsample2d_backward(const sl_cuda_upsample2d_t *args, void *stream);
-
 /* ---- activations ---- */
 
 /** An activation of n elements. */

@@ -172,6 +172,20 @@ store_pack(T *p, int64_t i, int count, int is_aligned, const float x[N])
     }
 }
 
+template <typename T>
+static __device__ __forceinline__ void
+load_quad(const T *p, int64_t i, int count, int is_aligned, float x[4])
+{
+    load_pack<4>(p, i, count, is_aligned, x);
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+store_quad(T *p, int64_t i, int count, int is_aligned, const float x[4])
+{
+    store_pack<4>(p, i, count, is_aligned, x);
+}
+
 /* A row of `width` elements that starts at element `start` of a tensor, in
  * packs that are aligned where the tensor is: the first and the last may be
  * parts. Which element is in which pack depends on the shape alone. */
@@ -345,12 +359,12 @@ static __device__ __forceinline__ int64_t grid_threads(void)
 }
 
 /* f(i, count) for each pack [i, i + count) of n elements. */
-template <typename F> static __global__ void each_pack(F f, int64_t n)
+template <int N, typename F> static __global__ void each_pack(F f, int64_t n)
 {
-    const int64_t step = F::N * grid_threads();
+    const int64_t step = N * grid_threads();
 
-    for (int64_t i = F::N * grid_thread(); i < n; i += step) {
-        f(i, n - i < F::N ? (int)(n - i) : (int)F::N);
+    for (int64_t i = N * grid_thread(); i < n; i += step) {
+        f(i, n - i < N ? (int)(n - i) : N);
     }
 }
 
@@ -358,13 +372,20 @@ enum {
     EACH_THREADS = 256
 };
 
+template <int N, typename F>
+static inline sl_status_t launch_packs(const char *name, F f, int64_t n,
+                                       void *stream)
+{
+    return launch(name, shape_of(blocks_for(n, N * EACH_THREADS), EACH_THREADS),
+                  stream, each_pack<N, F>, f, n);
+}
+
+/* Likewise for quads. */
 template <typename F>
 static inline sl_status_t launch_each(const char *name, F f, int64_t n,
                                       void *stream)
 {
-    return launch(name,
-                  shape_of(blocks_for(n, F::N * EACH_THREADS), EACH_THREADS),
-                  stream, each_pack<F>, f, n);
+    return launch_packs<4>(name, f, n, stream);
 }
 
 /* Whether the address, NULL too, fits packs of every type. */

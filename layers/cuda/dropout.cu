@@ -42,7 +42,7 @@ static sl_status_t dropout(const sl_cuda_dropout_t *args, void *stream)
     launch_reads(args->x, bytes);
     launch_reads(args->prev, bytes);
     launch_writes(args->y, bytes);
-    return launch_each("dropout", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("dropout", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_dropout(const sl_cuda_dropout_t *args, void *stream)
@@ -109,7 +109,7 @@ static sl_status_t add_forward(const sl_cuda_add_t *args, void *stream)
         launch_reads(args->in[j], bytes);
     }
     launch_writes(args->out, bytes);
-    return launch_each("add forward", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("add forward", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_add_forward(const sl_cuda_add_t *args, void *stream)
@@ -184,7 +184,7 @@ static sl_status_t add_backward(const sl_cuda_add_t *args, void *stream)
         launch_reads(args->prev[j], bytes);
         launch_writes(args->din[j], bytes);
     }
-    return launch_each("add backward", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("add backward", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_add_backward(const sl_cuda_add_t *args, void *stream)

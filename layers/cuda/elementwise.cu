@@ -46,7 +46,7 @@ static sl_status_t cast_between(const sl_cuda_cast_t *args, void *stream)
 
     launch_reads(args->from, (size_t)args->n * sizeof(From));
     launch_writes(args->to, (size_t)args->n * sizeof(To));
-    return launch_each("cast", f, args->n, stream);
+    return launch_packs<cast_pack<To, From>::N>("cast", f, args->n, stream);
 }
 
 template <typename To>
@@ -100,7 +100,7 @@ static sl_status_t sum_of(const sl_cuda_sum_t *args, void *stream)
     launch_reads(args->a, bytes);
     launch_reads(args->b, bytes);
     launch_writes(args->out, bytes);
-    return launch_each("sum", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("sum", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_sum(const sl_cuda_sum_t *args, void *stream)
@@ -226,7 +226,7 @@ static sl_status_t forward(const char *name, const sl_cuda_activation_t *args,
 
     launch_reads(args->in, bytes);
     launch_writes(args->out, bytes);
-    return launch_each(name, f, args->n, stream);
+    return launch_packs<pack_of<T>::N>(name, f, args->n, stream);
 }
 
 template <typename T, typename M>
@@ -244,7 +244,7 @@ static sl_status_t backward(const char *name, const sl_cuda_activation_t *args,
     launch_reads(args->dout, bytes);
     launch_reads(args->prev, bytes);
     launch_writes(args->din, bytes);
-    return launch_each(name, f, args->n, stream);
+    return launch_packs<pack_of<T>::N>(name, f, args->n, stream);
 }
 
 template <typename T>

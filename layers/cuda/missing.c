@@ -10,7 +10,10 @@
     X(max_pool2d)                                                              \
     X(avg_pool2d)                                                              \
     X(global_avg_pool)                                                         \
-    X(attention)
+    X(attention)                                                               \
+    X(concat)                                                                  \
+    X(upsample2d)                                                              \
+    X(flatten)
 /* clang-format on */
 
 #define X(id) const sl_layer_kernels_t sl_cuda_layer_##id = {.size = 0};

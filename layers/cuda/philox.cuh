@@ -45,7 +45,7 @@ typedef struct mask {
 } mask_t;
 
 static inline mask_t mask_of(sl_rng_t rng, uint32_t first_block, double p,
-                             sl_cuda_places_t places)
+                             sl_cuda_places_t places = {})
 {
     mask_t mask;
 

@@ -21,15 +21,12 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
-    concat
     dropout
     embedding
-    flatten
     gelu
     layer_norm
     relu
-    softmax_cross_entropy
-    upsample2d)
+    softmax_cross_entropy)
 if(SL_HAVE_CUDA)
     set(label gpu)
     if(SL_CUDA STREQUAL "STANDIN")
