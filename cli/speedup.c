@@ -62,8 +62,8 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
     }
     /* one of the same kind */
     (void)snprintf(spec, sizeof(spec), "%.*s:1",
-                   (int)strcspn(job->config.device_spec, ":"),
-                   job->config.device_spec);
+                   (int)strcspn(job->devices->devices[0].name, ":"),
+                   job->devices->devices[0].name);
     sl_device_params_default(&device);
     device.spec = spec;
     device.n_threads = job->devices->devices[0].n_threads;

@@ -84,9 +84,9 @@ if grep -q '"loss_scale":65536.0,"skipped_steps":0' m; then ok; else
     bad "the metrics of f16 should have the loss scale"
 fi
 grep -q 'scale 65536' err && ok || bad "the progress of f16: no loss scale"
-refuses 1 'need CUDA devices' train gpt.yaml --devices cpu:1 --precision bf16
-refuses 1 'TF32' train gpt.yaml --devices cpu:1 --precision tf32
-refuses 1 'precision' train gpt.yaml --devices cuda:1 --precision f8
+refuses 2 'need CUDA devices' train gpt.yaml --devices cpu:1 --precision bf16
+refuses 2 'TF32' train gpt.yaml --devices cpu:1 --precision tf32
+refuses 2 'precision' train gpt.yaml --devices cuda:1 --precision f8
 
 # ---- the other commands ----
 passes 'bubble' plan gpt.yaml --devices cuda:2
