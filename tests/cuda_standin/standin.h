@@ -21,6 +21,23 @@
 extern "C" {
 #endif
 
+/** Those of cuBLASLt; its handles and descriptions need no device. */
+#define SL_STANDIN_BLAS_MAP(X)                                                 \
+    X(cublasLtCreate)                                                          \
+    X(cublasLtDestroy)                                                         \
+    X(cublasLtMatrixLayoutCreate)                                              \
+    X(cublasLtMatrixLayoutDestroy)                                             \
+    X(cublasLtMatrixLayoutSetAttribute)                                        \
+    X(cublasLtMatmulDescCreate)                                                \
+    X(cublasLtMatmulDescDestroy)                                               \
+    X(cublasLtMatmulDescSetAttribute)                                          \
+    X(cublasLtMatmulPreferenceCreate)                                          \
+    X(cublasLtMatmulPreferenceDestroy)                                         \
+    X(cublasLtMatmulPreferenceSetAttribute)                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                          \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                    \
+    X(cublasLtMatmul)
+
 /** The entry points: each is counted and can be made to fail. */
 #define SL_STANDIN_ENTRY_MAP(X)                                                \
     X(cudaRuntimeGetVersion)                                                   \
@@ -57,7 +74,8 @@ extern "C" {
     X(cudaEventQuery)                                                          \
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
-    X(cudaLaunchKernelEx)
+    X(cudaLaunchKernelEx)                                                      \
+    SL_STANDIN_BLAS_MAP(X)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
