@@ -16,6 +16,15 @@ if(SL_HAVE_CUDA)
             cuda.embedding cuda.layer_norm cuda.optimizer PROPERTIES
             LABELS gpu)
     endif()
+
+    foreach(name blas linear attention)
+        sl_test(cuda ${name} LINK sl_cuda_bed)
+        target_sources(test_cuda_${name} PRIVATE cuda/layer_run.c)
+        if(NOT SL_CUDA STREQUAL "STANDIN")
+            set_tests_properties(cuda.${name} PROPERTIES LABELS gpu)
+        endif()
+    endforeach()
+    target_sources(test_cuda_blas PRIVATE cuda/blas_values.c)
 endif()
 
 if(SL_CUDA STREQUAL "STANDIN")
