@@ -44,6 +44,7 @@ extern "C" {
     X(cudaDriverGetVersion)                                                    \
     X(cudaGetDeviceCount)                                                      \
     X(cudaSetDevice)                                                           \
+    X(cudaSetDeviceFlags)                                                      \
     X(cudaGetDevice)                                                           \
     X(cudaGetDeviceProperties)                                                 \
     X(cudaDeviceGetAttribute)                                                  \
@@ -75,6 +76,13 @@ extern "C" {
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
     X(cudaLaunchKernelEx)                                                      \
+    X(cudaStreamBeginCapture)                                                  \
+    X(cudaStreamEndCapture)                                                    \
+    X(cudaGraphInstantiate)                                                    \
+    X(cudaGraphExecUpdate)                                                     \
+    X(cudaGraphLaunch)                                                         \
+    X(cudaGraphExecDestroy)                                                    \
+    X(cudaGraphDestroy)                                                        \
     SL_STANDIN_BLAS_MAP(X)
 
 typedef enum standin_entry {
@@ -124,6 +132,9 @@ void standin_set_reverse(int is_reverse);
 /** Streams sleep this long before each piece of work. */
 void standin_set_delay_us(unsigned microseconds);
 
+/** Work that takes so long and does nothing. */
+cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds);
+
 /** Reports since the last reset, and their texts (the first 32 are kept). */
 int standin_n_reports(void);
 const char *standin_report(int i);
@@ -131,7 +142,7 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams and events. */
+/** Live allocations of device and pinned memory, streams, events, graphs. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 
