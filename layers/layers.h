@@ -369,6 +369,20 @@ SL_API SL_NODISCARD sl_status_t sl_model_target(sl_model_t *model,
 SL_API SL_NODISCARD sl_status_t sl_model_allow_tf32(sl_model_t *model,
                                                     int is_allowed);
 
+/** Both of these as one word. */
+typedef enum sl_precision {
+    SL_PRECISION_F32,
+    SL_PRECISION_TF32, /**< f32 with products in TF32 */
+    SL_PRECISION_BF16,
+    SL_PRECISION_F16
+} sl_precision_t;
+#define SL_PRECISION_CHOICES "f32|tf32|bf16|f16"
+
+/** sl_model_target() and sl_model_allow_tf32(). @return as these */
+SL_API SL_NODISCARD sl_status_t sl_model_set_precision(
+    sl_model_t *model, sl_device_kind_t kind, sl_precision_t precision);
+SL_API sl_precision_t sl_model_precision(const sl_model_t *model);
+
 /** Index of the layer with this name, or -1. */
 SL_API int sl_model_find(const sl_model_t *model, const char *name);
 
