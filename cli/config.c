@@ -47,6 +47,10 @@ static sl_status_t read_train(const sl_yaml_node_t *root, sl_config_t *config)
                           &config->recompute),
            out);
     SL_TRY(status,
+           sl_yaml_choice(train, "precision", SL_PRECISION_CHOICES,
+                          &config->precision),
+           out);
+    SL_TRY(status,
            sl_yaml_choice(train, "rebalance", SL_REBALANCE_CHOICES,
                           &config->rebalance),
            out);

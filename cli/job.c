@@ -61,7 +61,10 @@ static sl_status_t open_devices(sl_job_t *job)
     params.host_bytes = job->config.host_memory_bytes;
     SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
     SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
-    status = sl_ranks_check_run(job->world, job->dataset, job->devices);
+    SL_TRY(status, sl_ranks_check_run(job->world, job->dataset, job->devices),
+           out);
+    status = sl_model_set_precision(job->model, job->devices->devices[0].kind,
+                                    (sl_precision_t)job->config.precision);
 out:
     return status;
 }
@@ -97,7 +100,7 @@ static sl_status_t find_costs(sl_job_t *job)
 
     job->micro_rows =
         sl_split_rows(job->config.batch, n_micro_batches(job), 0, NULL);
-    sl_part_speed_default(&job->speed, device->n_threads);
+    sl_part_speed_for(&job->speed, job->model, device->n_threads);
     SL_TRY(status,
            sl_part_costs_analytic(job->model, job->micro_rows, &job->speed,
                                   &job->costs),

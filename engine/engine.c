@@ -19,7 +19,27 @@ void sl_engine_params_default(sl_engine_params_t *params)
     params->batch_rows = 1;
     params->n_replicas = 1;
     params->bucket_bytes = 4 << 20;
+    params->loss_scale_steps = 2000;
     sl_optimizer_params_default(&params->optimizer);
+}
+
+static sl_status_t check_devices(const sl_model_t *model,
+                                 const sl_device_set_t *devices)
+{
+    sl_status_t status = SL_OK;
+    int d;
+
+    for (d = 0; d < devices->n_devices; d++) {
+        if (devices->devices[d].kind != model->kind) {
+            SL_FAIL(status, SL_ERR_CONFIG, out,
+                    "engine: model %s is made for another kind of device than "
+                    "%s: call sl_model_target() with the kind of the devices "
+                    "first",
+                    model->name, devices->devices[d].name);
+        }
+    }
+out:
+    return status;
 }
 
 sl_status_t sl_engine_params_check(sl_engine_params_t *params)
@@ -69,6 +89,7 @@ sl_status_t sl_engine_params_check(sl_engine_params_t *params)
                 params->costs->n_layers, params->model->n_layers);
     }
     SL_TRY(status, sl_model_check(params->model), out);
+    SL_TRY(status, check_devices(params->model, params->devices), out);
     SL_TRY(status, sl_optimizer_params_check(&params->optimizer), out);
     status = sl_part_check_cuts(params->model->n_layers, params->n_stages,
                                 params->cuts);
@@ -247,6 +268,7 @@ static sl_status_t build(const sl_engine_params_t *own,
     engine->n_replicas = own->n_replicas;
     engine->n_stages = own->n_stages;
     engine->ignore_index = loss_ignore_index(own->model);
+    sl_loss_scale_init(engine);
     sl_abort_init(&engine->abort);
     sl_gate_init(&engine->gate);
     atomic_init(&engine->signals, 0);
@@ -423,8 +445,8 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->layer_stage);
     free(engine->needs_gradient);
     free(engine->ties);
-    free(engine->norms);
-    free(engine->losses);
+    sl_device_host_release(&engine->params.devices->devices[0], engine->norms);
+    sl_device_host_release(&engine->params.devices->devices[0], engine->losses);
     free(engine->agreement);
     free(engine->events);
     free(engine->device_reports);

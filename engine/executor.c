@@ -126,7 +126,7 @@ static sl_status_t pass_init(const sl_run_t *run, size_t i, sl_pass_t *pass)
     pass->step.is_first_backward = m == first;
     pass->is_last_backward =
         run->is_training && m == (first == 0 ? stage->n_micro - 1 : 0);
-    pass->step.loss_scale = engine->loss_scale;
+    pass->step.loss_scale = engine->loss_scale * (float)engine->scale.factor;
     pass->is_stashed = run->is_training && !pass->step.is_recompute &&
                        sl_schedule_is_recomputed(&params, m);
     pass->keeps = run->is_training && !pass->is_stashed;
@@ -265,6 +265,7 @@ sl_status_t sl_executor_prepare(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
+    SL_TRY(status, sl_staging_reserve(stage), out);
     SL_TRY(status, train_list(stage), out);
     memset(stage->spans, 0, stage->train_list.n * sizeof(*stage->spans));
     sl_reduce_begin(stage);
@@ -365,6 +366,7 @@ static sl_status_t run_evaluation(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
+    SL_TRY(status, sl_staging_reserve(stage), out);
     SL_TRY(status, evaluation_list(stage), out);
     status = run_list(&run);
 out:

@@ -7,7 +7,9 @@
  *
  * Within a process (transport_thread.c) a send lends the tensor: the receiver
  * copies it into its own device's memory by an op of its own device, and the
- * sender may release it after that. The send itself never blocks.
+ * sender may release it after that. The send itself never blocks. That a
+ * tensor is there, or taken, is told when the ops before that have run
+ * (is_host), so devices that run beside the host need no other order.
  *
  * Between processes (transport_remote.c) the tensor arrives in a slot of the
  * receiver, memory that is there from the start, and is copied out of it by an
@@ -69,7 +71,8 @@ const char *sl_transport_name(sl_transport_t transport);
 
 typedef struct sl_channel {
     sl_channel_kind_t kind;
-    int from_cell, to_cell; /**< numbers in the grid */
+    sl_device_kind_t device_kind; /**< of both sides */
+    int from_cell, to_cell;       /**< numbers in the grid */
     int from_stage, to_stage;
     int layer;     /**< whose output or gradient, or the tie's user; -1 */
     int param;     /**< of a tie's user; -1 */

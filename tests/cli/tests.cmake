@@ -20,6 +20,13 @@ foreach(name ${sl_names})
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_${name}.sh
             $<TARGET_FILE:sluice>)
 endforeach()
+if(SL_CUDA STREQUAL "STANDIN")
+    add_test(NAME cuda.cli
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cuda.cli PROPERTIES LABELS cuda TIMEOUT 900
+        ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
+endif()
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers

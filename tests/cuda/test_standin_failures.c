@@ -84,16 +84,21 @@ static cudaError_t call_all(cudaError_t *errors)
     return cudaSuccess;
 }
 
+/* The runtime's entry points; libraries have tests of their own. */
+enum {
+    N_ENTRIES = STANDIN_cudaLaunchKernelEx + 1
+};
+
 static void every_entry_can_fail_once(void **state)
 {
     cudaError_t errors[STANDIN_N_ENTRIES];
     int i, k;
 
     (void)state;
-    for (k = 0; k < STANDIN_N_ENTRIES; k++) {
+    for (k = 0; k < N_ENTRIES; k++) {
         standin_reset();
         (void)call_all(errors);
-        for (i = 0; i < STANDIN_N_ENTRIES; i++) {
+        for (i = 0; i < N_ENTRIES; i++) {
             if (errors[i] != cudaSuccess) {
                 fail_msg("%s", standin_entry_name((standin_entry_t)i));
             }

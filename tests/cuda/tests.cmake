@@ -32,6 +32,28 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
 
+    # training, and the engine's own tests on CUDA devices; limits are set to
+    # the byte, which memory in pages of 2 MiB would round
+    foreach(name training training_failures)
+        sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
+        target_compile_definitions(test_cuda_${name} PRIVATE
+            SL_TESTS_STANDIN=1)
+    endforeach()
+    set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
+        SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
+    foreach(name engine exact replicas ranks moving_ranks memory_plan
+        repartition fit limits oom checkpoint checkpoint_ranks)
+        add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
+        set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
+            TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment}")
+    endforeach()
+    foreach(precision bf16 f16)
+        add_test(NAME cuda.engine_exact_${precision} COMMAND test_engine_exact)
+        set_tests_properties(cuda.engine_exact_${precision} PROPERTIES
+            LABELS cuda TIMEOUT 1200 ENVIRONMENT
+            "${sl_cuda_engine_environment};SLUICE_TEST_PRECISION=${precision}")
+    endforeach()
+
     # the allocator's own tests, on the memory of a device
     foreach(name alloc antman budget limit model pain race)
         set(target test_cuda_memory_${name})

@@ -154,6 +154,14 @@ static void read_environment(void)
     }
 }
 
+static int default_devices(void)
+{
+    const char *text = getenv("SL_STANDIN_DEVICES");
+    const int n = text == NULL ? 2 : atoi(text);
+
+    return n < 0 ? 0 : n > MAX_DEVICES ? MAX_DEVICES : n;
+}
+
 static void set_defaults(void)
 {
     const char *delay = getenv("SL_STANDIN_DELAY_US");
@@ -164,7 +172,7 @@ static void set_defaults(void)
     memset(g.reports, 0, sizeof(g.reports));
     g.n_reports = 0;
     g.fails = 0;
-    g.n_devices = 2;
+    g.n_devices = default_devices();
     g.memory_bytes = (size_t)3 << 30;
     g.is_reverse = getenv("SL_STANDIN_REVERSE") != NULL;
     g.delay_us = delay == NULL ? 0 : (unsigned)strtoul(delay, NULL, 10);

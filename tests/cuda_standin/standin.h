@@ -21,6 +21,23 @@
 extern "C" {
 #endif
 
+/** Those of cuBLASLt; its handles and descriptions need no device. */
+#define SL_STANDIN_BLAS_MAP(X)                                                 \
+    X(cublasLtCreate)                                                          \
+    X(cublasLtDestroy)                                                         \
+    X(cublasLtMatrixLayoutCreate)                                              \
+    X(cublasLtMatrixLayoutDestroy)                                             \
+    X(cublasLtMatrixLayoutSetAttribute)                                        \
+    X(cublasLtMatmulDescCreate)                                                \
+    X(cublasLtMatmulDescDestroy)                                               \
+    X(cublasLtMatmulDescSetAttribute)                                          \
+    X(cublasLtMatmulPreferenceCreate)                                          \
+    X(cublasLtMatmulPreferenceDestroy)                                         \
+    X(cublasLtMatmulPreferenceSetAttribute)                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                          \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                    \
+    X(cublasLtMatmul)
+
 /** The entry points: each is counted and can be made to fail. */
 #define SL_STANDIN_ENTRY_MAP(X)                                                \
     X(cudaRuntimeGetVersion)                                                   \
@@ -57,7 +74,8 @@ extern "C" {
     X(cudaEventQuery)                                                          \
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
-    X(cudaLaunchKernelEx)
+    X(cudaLaunchKernelEx)                                                      \
+    SL_STANDIN_BLAS_MAP(X)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
@@ -91,9 +109,13 @@ int standin_has_failed(void);
 /** Calls of an entry point since the last reset. */
 uint64_t standin_n_calls(standin_entry_t entry);
 const char *standin_entry_name(standin_entry_t entry);
+/** Copies of ordinary host memory since the process began: the calling thread
+ *  may have to wait for the device in them, also in asynchronous ones. */
+uint64_t standin_n_blocking_copies(void);
 
-/** Devices that there are (default 2; at most 8), and the memory of each
- *  (default 3 GiB; at most 8 GiB). */
+/** Devices that there are (default 2, or SL_STANDIN_DEVICES of the
+ *  environment; at most 8), and the memory of each (default 3 GiB; at most
+ *  8 GiB). */
 void standin_set_devices(int n_devices);
 void standin_set_memory(size_t bytes);
 /** Run the threads of a block, and the blocks, from the last to the first:
