@@ -437,6 +437,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_cleanup(&engine->channels[c]);
     }
+    sl_transport_close(engine);
     free(engine->stages);
     free(engine->channels);
     sl_grid_destroy(engine->own_grid);

@@ -26,6 +26,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "engine/sync.h"
 #include "scheduler/scheduler.h"
 
@@ -56,15 +57,6 @@ typedef enum sl_channel_kind {
     SL_CHANNEL_TIE_GRADIENT, /**< user to owner */
     SL_CHANNEL_TIE_VALUE     /**< owner to user */
 } sl_channel_kind_t;
-
-/** How tensors go between ranks whose devices have memory of their own. */
-typedef enum sl_transport {
-    SL_TRANSPORT_AUTO,       /**< nccl where it can be, else staged */
-    SL_TRANSPORT_STAGED,     /**< through pinned host memory */
-    SL_TRANSPORT_CUDA_AWARE, /**< by an MPI that reads and writes it */
-    SL_TRANSPORT_NCCL,
-    SL_TRANSPORT_N
-} sl_transport_t;
 
 /** "auto", "staged", "cuda-aware", "nccl". */
 const char *sl_transport_name(sl_transport_t transport);

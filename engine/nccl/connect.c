@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes and their communicators. All ranks take the lanes in one order, so
  * that the identities, which pass from rank to rank, never wait in a ring. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -116,29 +117,46 @@ out:
 
 /* ---- communicators ---- */
 
-typedef struct sl_lane_hello {
-    int32_t status; /**< of the sender's rank */
-    ncclUniqueId id;
-} sl_lane_hello_t;
+sl_status_t sl_nccl_agree(sl_world_t *world, sl_status_t own)
+{
+    double n_failed = own < 0;
+    char detail[SL_ERROR_DETAIL_BYTES];
+    sl_status_t status;
 
-static sl_status_t share_id(const sl_lane_t *lane, sl_lane_hello_t *hello)
+    (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
+    SL_TRY(status, sl_world_sum(world, &n_failed, 1), out);
+    if (own < 0) {
+        sl_last_error_set(detail);
+        return own;
+    }
+    if (n_failed > 0) {
+        SL_REFUSE(status, SL_ERR_COMM, out,
+                  "nccl: it cannot be used on %g other rank(s)", n_failed);
+    }
+out:
+    return status;
+}
+
+/* From the sender to the receiver, whatever has failed before. */
+static sl_status_t share_id(sl_lane_t *lane)
 {
     sl_world_t *world = lane->nccl->params.world;
-    sl_status_t status, own = SL_OK;
+    sl_lane_hello_t *hello = &lane->hello;
+    sl_status_t status;
 
     if (!lane->is_sender) {
         SL_TRY(status, sl_world_get(world, lane->peer, hello, sizeof(*hello)),
                out);
         if (hello->status < 0) {
-            SL_FAIL(status, SL_ERR_COMM, out,
-                    "nccl: rank %d cannot make a communicator", lane->peer);
+            SL_REFUSE(status, SL_ERR_COMM, out,
+                      "nccl: rank %d cannot make a communicator", lane->peer);
         }
         return SL_OK;
     }
-    own = SL_NCCL(ncclGetUniqueId(&hello->id));
-    hello->status = (int32_t)own;
+    memset(hello, 0, sizeof(*hello));
+    hello->status = (int32_t)SL_NCCL(ncclGetUniqueId(&hello->id));
     SL_TRY(status, sl_world_put(world, lane->peer, hello, sizeof(*hello)), out);
-    status = own;
+    status = (sl_status_t)hello->status;
 out:
     return status;
 }
@@ -146,15 +164,12 @@ out:
 static sl_status_t begin_meeting(sl_lane_t *lane)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    sl_lane_hello_t hello;
     sl_status_t status;
 
-    memset(&hello, 0, sizeof(hello));
-    SL_TRY(status, share_id(lane, &hello), out);
     SL_TRY(status, sl_lane_enter(lane), out);
     config.blocking = 0;
     SL_TRY(status,
-           SL_NCCL(ncclCommInitRankConfig(&lane->comm, 2, hello.id,
+           SL_NCCL(ncclCommInitRankConfig(&lane->comm, 2, lane->hello.id,
                                           lane->is_sender ? 0 : 1, &config)),
            out);
     lane->state = SL_LANE_MEETING;
@@ -202,7 +217,24 @@ out:
     return status;
 }
 
-sl_status_t sl_nccl_meet(sl_nccl_t *nccl)
+/* A failure of the world ends it; another one counts when all have shared. */
+static sl_status_t share_ids(sl_nccl_t *nccl)
+{
+    sl_status_t status = SL_OK;
+    sl_lane_t *lane;
+
+    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+        if (lane->state == SL_LANE_UNMADE) {
+            SL_KEEP(status, share_id(lane));
+            if (sl_world_has_failed(nccl->params.world)) {
+                break;
+            }
+        }
+    }
+    return status;
+}
+
+static sl_status_t begin_meetings(sl_nccl_t *nccl)
 {
     sl_status_t status = SL_OK;
     sl_lane_t *lane;
@@ -212,35 +244,67 @@ sl_status_t sl_nccl_meet(sl_nccl_t *nccl)
             SL_TRY(status, begin_meeting(lane), out);
         }
     }
+out:
+    return status;
+}
+
+static sl_status_t await_meetings(sl_nccl_t *nccl)
+{
+    sl_status_t status = SL_OK;
+    sl_lane_t *lane;
+
     for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
-        if (lane->state == SL_LANE_MEETING) {
-            status = await_comm(lane, nccl->params.meet_ns,
-                                "ncclCommInitRankConfig");
-            if (status < 0) {
-                lane->state = SL_LANE_BROKEN;
-                status = status == SL_ERR_CANCELED
-                             ? status
-                             : sl_lane_explain(lane, status);
-                break;
-            }
-            lane->state = SL_LANE_IDLE;
+        if (lane->state != SL_LANE_MEETING) {
+            continue;
+        }
+        status = await_comm(lane, nccl->params.meet_ns,
+                            "ncclCommInitRankConfig");
+        lane->state = status < 0 ? SL_LANE_BROKEN : SL_LANE_IDLE;
+        if (status < 0) {
+            return status == SL_ERR_CANCELED ? status
+                                             : sl_lane_explain(lane, status);
+        }
+    }
+    return status;
+}
+
+sl_status_t sl_nccl_meet(sl_nccl_t *nccl)
+{
+    sl_world_t *world = nccl->params.world;
+    sl_status_t status;
+
+    SL_TRY(status, sl_nccl_agree(world, share_ids(nccl)), out);
+    SL_TRY(status, sl_nccl_agree(world, begin_meetings(nccl)), out);
+    status = sl_nccl_agree(world, await_meetings(nccl));
+out:
+    return status;
+}
+
+static sl_status_t add_lanes(sl_nccl_t *nccl, const sl_lane_key_t *keys, int n)
+{
+    sl_status_t status = SL_OK;
+    int i;
+
+    for (i = 0; i < n; i++) {
+        if (sl_nccl_find(nccl, &keys[i]) == NULL) {
+            SL_TRY(status, add_lane(nccl, &keys[i]), out);
         }
     }
 out:
     return status;
 }
 
-sl_status_t sl_nccl_connect(sl_nccl_t *nccl, const sl_lane_key_t *keys, int n)
+sl_status_t sl_nccl_connect(sl_nccl_t *nccl, sl_world_t *world,
+                            const sl_lane_key_t *keys, int n,
+                            sl_status_t before)
 {
-    sl_status_t status = SL_OK;
-    int i;
+    sl_status_t status = before;
 
     sl_nccl_pause(nccl);
-    for (i = 0; i < n; i++) {
-        if (sl_nccl_find(nccl, &keys[i]) == NULL) {
-            SL_TRY(status, add_lane(nccl, &keys[i]), out);
-        }
+    if (status >= 0) {
+        status = add_lanes(nccl, keys, n);
     }
+    SL_TRY(status, sl_nccl_agree(world, status), out);
     SL_TRY(status, sl_nccl_meet(nccl), out);
     (void)pthread_mutex_lock(&nccl->lock);
     nccl->is_paused = 0;

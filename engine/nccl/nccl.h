@@ -100,10 +100,13 @@ const char *sl_nccl_version(void);
  * Make the lanes that are not there yet. Collective: all ranks call it, each
  * with those that end on it, in the order of sl_lane_key_compare().
  *
- * @return SL_OK, SL_ERR_COMM, SL_ERR_DEVICE; some lanes may exist then
+ * @param before this rank's failure so far, or SL_OK: with one `nccl` may be
+ *               NULL, and all ranks fail
+ * @return SL_OK; when one rank fails all do, and some lanes may exist then
  */
-SL_NODISCARD sl_status_t sl_nccl_connect(sl_nccl_t *nccl,
-                                         const sl_lane_key_t *keys, int n);
+SL_NODISCARD sl_status_t sl_nccl_connect(sl_nccl_t *nccl, sl_world_t *world,
+                                         const sl_lane_key_t *keys, int n,
+                                         sl_status_t before);
 int sl_lane_key_compare(const void *a, const void *b);
 
 /** Begin nothing new, until sl_nccl_recover(). The job has failed. */

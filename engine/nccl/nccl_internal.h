@@ -29,6 +29,12 @@ typedef struct sl_lane_notice {
     uint16_t tags[SL_LANE_GROUP];
 } sl_lane_notice_t;
 
+/** What the sender's rank gives the receiver's to meet by. */
+typedef struct sl_lane_hello {
+    int32_t status;
+    ncclUniqueId id;
+} sl_lane_hello_t;
+
 typedef struct sl_lane sl_lane_t;
 
 /** Tensors that are under way together. */
@@ -63,6 +69,7 @@ struct sl_lane {
 
     /* the driver's; of others only while it is paused */
     sl_lane_state_t state;
+    sl_lane_hello_t hello; /**< of the communicator that is being made */
     ncclComm_t comm;
     cudaStream_t stream;
     sl_lane_group_t *launching; /**< owned */
@@ -107,7 +114,10 @@ sl_status_t sl_lane_explain(const sl_lane_t *lane, sl_status_t status);
 
 /* ---- connect.c ---- */
 
-/** Communicators for the lanes that have none. Collective, driver parked. */
+/** This rank's status; when one rank has failed all do. Collective. */
+sl_status_t sl_nccl_agree(sl_world_t *world, sl_status_t own);
+/** Communicators for the lanes that have none. Collective, driver parked; when
+ *  one rank fails all do. */
 sl_status_t sl_nccl_meet(sl_nccl_t *nccl);
 /** Abort the communicator and wait until the stream is empty. */
 void sl_lane_abort(sl_lane_t *lane);

@@ -82,12 +82,13 @@ static sl_status_t settle_lanes(sl_nccl_t *nccl, const uint64_t *all)
             sl_lane_abort(lane);
         }
     }
-    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+    for (lane = nccl->lanes; lane != NULL && status >= 0; lane = lane->next) {
         if (lane->state != SL_LANE_UNMADE) {
-            SL_TRY(status, await_groups(lane), out);
+            status = await_groups(lane);
         }
     }
-    SL_TRY(status, sl_nccl_meet(nccl), out);
+    SL_TRY(status, sl_nccl_agree(nccl->params.world, status), out);
+    status = sl_nccl_meet(nccl);
 out:
     return status;
 }

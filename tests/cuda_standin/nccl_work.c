@@ -90,9 +90,11 @@ static void batch_run(task_t *task)
     if (has_late_error(batch)) {
         atomic_store(&comm->async_error, (int)standin_late_error());
     }
-    while (!atomic_load(&comm->is_aborted) &&
-           atomic_load(&comm->async_error) == 0) {
-        const int moved = batch_progress(batch);
+    /* what has failed goes no further, and ends when it is aborted */
+    while (!atomic_load(&comm->is_aborted)) {
+        const int moved = atomic_load(&comm->async_error) == 0
+                              ? batch_progress(batch)
+                              : 0;
 
         if (moved < 0) {
             break;
