@@ -35,6 +35,7 @@ static cudaError_t call_all(cudaError_t *errors)
     CALL(cudaDriverGetVersion, (&n));
     CALL(cudaGetDeviceCount, (&n));
     CALL(cudaSetDevice, (0));
+    CALL(cudaSetDeviceFlags, (cudaDeviceScheduleBlockingSync));
     CALL(cudaGetDevice, (&n));
     CALL(cudaGetDeviceProperties, (&prop, 0));
     CALL(cudaDeviceGetAttribute, (&n, cudaDevAttrMultiProcessorCount, 0));

@@ -31,6 +31,23 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda standin LINK sl_cuda_test_kernels)
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
+    foreach(name devices op_manager share)
+        sl_test(cuda ${name} LINK sl_scheduler sl_cuda_test_kernels)
+    endforeach()
+
+    # the op manager's own tests, on a device
+    foreach(name op_manager op_stats pulse_ops share_gate)
+        set(target test_cuda_scheduler_${name})
+        add_executable(${target} scheduler/test_${name}.c)
+        set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
+            RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+        target_compile_definitions(${target} PRIVATE SL_TESTS_SCHEDULER_CUDA=1)
+        target_link_libraries(${target} PRIVATE sl_scheduler sl_test_support
+            $<BUILD_INTERFACE:sl_warnings>)
+        add_test(NAME cuda.scheduler_${name} COMMAND ${target})
+        set_tests_properties(cuda.scheduler_${name} PROPERTIES LABELS cuda
+            TIMEOUT 300 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+    endforeach()
 
     # training, and the engine's own tests on CUDA devices; limits are set to
     # the byte, which memory in pages of 2 MiB would round

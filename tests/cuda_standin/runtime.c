@@ -435,6 +435,14 @@ cudaError_t cudaSetDevice(int number)
     return cudaSuccess;
 }
 
+cudaError_t cudaSetDeviceFlags(unsigned int flags)
+{
+    STANDIN_ENTER(cudaSetDeviceFlags);
+    return standin_give(flags == cudaDeviceScheduleBlockingSync
+                            ? cudaSuccess
+                            : cudaErrorInvalidValue);
+}
+
 cudaError_t cudaGetDevice(int *number)
 {
     STANDIN_ENTER(cudaGetDevice);
@@ -450,6 +458,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int number)
     }
     memset(prop, 0, sizeof(*prop));
     (void)snprintf(prop->name, sizeof(prop->name), "stand-in %d", number);
+    (void)snprintf(prop->uuid.bytes, sizeof(prop->uuid.bytes), "standin-%d",
+                   number);
     prop->totalGlobalMem = g.memory_bytes;
     prop->sharedMemPerBlock = (size_t)48 << 10;
     prop->maxThreadsPerBlock = 1024;

@@ -58,6 +58,7 @@ extern "C" {
     X(cudaDriverGetVersion)                                                    \
     X(cudaGetDeviceCount)                                                      \
     X(cudaSetDevice)                                                           \
+    X(cudaSetDeviceFlags)                                                      \
     X(cudaGetDevice)                                                           \
     X(cudaGetDeviceProperties)                                                 \
     X(cudaDeviceGetAttribute)                                                  \
@@ -139,6 +140,9 @@ void standin_set_memory(size_t bytes);
 void standin_set_reverse(int is_reverse);
 /** Streams sleep this long before each piece of work. */
 void standin_set_delay_us(unsigned microseconds);
+
+/** Work that takes so long and does nothing. */
+cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds);
 
 /** Reports since the last reset, and their texts (the first 32 are kept). */
 int standin_n_reports(void);

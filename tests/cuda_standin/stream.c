@@ -401,6 +401,43 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn,
     return cudaSuccess;
 }
 
+typedef struct sleep_task {
+    task_t task;
+    unsigned microseconds;
+} sleep_task_t;
+
+static void sleep_run(task_t *task)
+{
+    const sleep_task_t *job = (const sleep_task_t *)(const void *)task;
+    const struct timespec pause = {
+        .tv_sec = job->microseconds / 1000000,
+        .tv_nsec = (long)(job->microseconds % 1000000) * 1000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds)
+{
+    sleep_task_t *job = calloc(1, sizeof(*job));
+
+    if (job == NULL) {
+        abort();
+    }
+    job->task.run = sleep_run;
+    job->microseconds = microseconds;
+    lock();
+    stream = stream_resolve(stream);
+    if (stream == NULL) {
+        unlock();
+        free(job);
+        return standin_give(cudaErrorInvalidResourceHandle);
+    }
+    stream_begin(stream);
+    stream_queue(stream, &job->task);
+    unlock();
+    return cudaSuccess;
+}
+
 /* ---- events ---- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)

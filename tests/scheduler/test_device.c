@@ -98,9 +98,13 @@ static void specs_are_strict(void **state)
     params.spec = "tpu:4";
     sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_INVALID_ARG);
     sl_assert_contains(sl_last_error(), "this build has: cpu");
-    params.spec = "cuda:0";
+#if !SL_HAVE_CUDA
+    params.spec = "cuda:1";
     sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_UNSUPPORTED);
     sl_assert_contains(sl_last_error(), "this build has no CUDA");
+    assert_string_equal(sl_device_default_spec(), "cpu:1");
+    assert_true(sl_device_gpus_hash() == 0);
+#endif
     params.spec = "cpu:2";
     params.n_threads = -1;
     sl_assert_status(sl_device_set_create(&params, &set), SL_ERR_INVALID_ARG);

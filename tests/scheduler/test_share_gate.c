@@ -50,8 +50,7 @@ static sl_op_manager_t *bound_manager(int n_threads, const int *core)
     sl_op_manager_params_t params;
     sl_op_manager_t *manager = NULL;
 
-    sl_op_manager_params_default(&params);
-    params.name = "bed:0";
+    ops_bed_params(&params);
     params.ring_ops = 16;
     params.n_threads = n_threads;
     params.cores = core;
@@ -403,6 +402,8 @@ static void every_moment_is_counted_once(void **state)
     sl_op_manager_destroy(manager);
 }
 
+#if !SL_TESTS_SCHEDULER_CUDA
+
 /* A core that others had meanwhile is not charged; where the kernel has more
  * threads than the one that is asked, the time that passed is. */
 static void the_charge_is_what_was_got_of_the_core(void **state)
@@ -427,6 +428,8 @@ static void the_charge_is_what_was_got_of_the_core(void **state)
         sl_op_manager_destroy(manager);
     }
 }
+
+#endif
 
 /* A device looks for work for some microseconds before it sleeps. */
 static void looking_for_work_is_not_charged(void **state)
@@ -643,7 +646,9 @@ int main(void)
         sl_unit_test(a_boundary_counts_for_antman_alone),
         sl_unit_test(bad_shares_are_refused),
         sl_unit_test(every_moment_is_counted_once),
+#if !SL_TESTS_SCHEDULER_CUDA
         sl_unit_test(the_charge_is_what_was_got_of_the_core),
+#endif
         sl_unit_test(looking_for_work_is_not_charged),
         sl_unit_test(recent_means_follow_the_ops),
         sl_unit_test(a_queue_that_is_full_gets_no_more_than_its_share),

@@ -68,8 +68,15 @@ enum cudaMemcpyKind {
 #define cudaHostAllocPortable 0x01u
 #define cudaHostAllocMapped 0x02u
 
+#define cudaDeviceScheduleBlockingSync 0x04u
+
+typedef struct cudaUUID {
+    char bytes[16];
+} cudaUUID_t;
+
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlock;
     int maxThreadsPerBlock;
@@ -96,6 +103,7 @@ cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaSetDeviceFlags(unsigned int flags);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
