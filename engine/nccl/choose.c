@@ -217,6 +217,7 @@ static sl_status_t use_nccl(sl_engine_t *engine, const sl_rank_facts_t *all)
 {
     sl_world_t *world = engine->params.world;
     const int is_asked = engine->params.transport == SL_TRANSPORT_NCCL;
+    const int is_first = sl_world_rank(world) == 0;
     char why[WHY_BYTES];
     sl_status_t status = SL_OK;
 
@@ -235,11 +236,15 @@ static sl_status_t use_nccl(sl_engine_t *engine, const sl_rank_facts_t *all)
         }
         (void)snprintf(why, sizeof(why), "%s", sl_last_error());
         sl_transport_close(engine);
+        if (is_first) {
+            sl_warn("transport: NCCL cannot be used (%s); tensors go through "
+                    "host memory, which is slower",
+                    why);
+        }
+    } else if (is_first) {
+        sl_info("transport: no NCCL: %s", why);
     }
     engine->transport = SL_TRANSPORT_STAGED;
-    if (sl_world_rank(world) == 0) {
-        sl_warn("transport: staged through host memory, not NCCL: %s", why);
-    }
     status = SL_OK;
 out:
     return status;
