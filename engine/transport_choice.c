@@ -78,8 +78,12 @@ void sl_transport_pause(sl_engine_t *engine)
     sl_nccl_pause(engine->nccl);
 }
 
-sl_status_t sl_transport_recover(sl_engine_t *engine)
+sl_status_t sl_transport_recover(sl_engine_t *engine, sl_status_t status)
 {
+    if (status < 0) {
+        sl_nccl_lose(engine->nccl);
+        return status;
+    }
     return sl_nccl_recover(engine->nccl);
 }
 
@@ -95,10 +99,10 @@ void sl_transport_pause(sl_engine_t *engine)
     (void)engine;
 }
 
-sl_status_t sl_transport_recover(sl_engine_t *engine)
+sl_status_t sl_transport_recover(sl_engine_t *engine, sl_status_t status)
 {
     (void)engine;
-    return SL_OK;
+    return status;
 }
 
 #endif

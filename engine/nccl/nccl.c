@@ -14,6 +14,8 @@
 
 static const uint64_t POLL_NS = 20000;     /* a launch in progress */
 static const uint64_t CHECK_NS = 50000000; /* groups that run */
+/* in a failed job, for its end */
+static const uint64_t GRACE_NS = 500000000;
 
 enum {
     REASON_MS = 5000 /* for the world to say who died */
@@ -96,19 +98,38 @@ static sl_status_t turn(sl_lane_t *lane, int is_check, int *has_worked_p)
     return status;
 }
 
+static int is_busy(const sl_lane_t *lane)
+{
+    return lane->comm != NULL && lane->n_queued > lane->n_ended;
+}
+
+/* The job has failed, and what is under way may have no match. */
+static void give_up(sl_nccl_t *nccl)
+{
+    sl_lane_t *lane;
+
+    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+        if (is_busy(lane)) {
+            (void)pthread_mutex_unlock(&nccl->lock);
+            sl_lane_abort(lane);
+            (void)pthread_mutex_lock(&nccl->lock);
+            lane->state = SL_LANE_BROKEN;
+        }
+    }
+}
+
 /* How long to sleep: until told, or a look at NCCL is due. Lock held. */
 static void rest(sl_nccl_t *nccl)
 {
     const sl_lane_t *lane;
     uint64_t ns = 0;
 
-    for (lane = nccl->lanes; lane != NULL && !nccl->has_failed;
-         lane = lane->next) {
-        if (lane->state == SL_LANE_LAUNCHING) {
+    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+        if (lane->state == SL_LANE_LAUNCHING && !nccl->has_failed) {
             ns = POLL_NS;
             break;
         }
-        ns = lane->n_queued > lane->n_ended ? CHECK_NS : ns;
+        ns = is_busy(lane) ? CHECK_NS : ns;
     }
     if (ns == 0) {
         (void)pthread_cond_wait(&nccl->changed, &nccl->lock);
@@ -154,6 +175,7 @@ static void *driver_main(void *arg)
 {
     sl_nccl_t *nccl = arg;
     uint64_t checked_ns = 0;
+    uint64_t failed_ns = sl_clock_ns(); /* when the job was last well */
 
     (void)pthread_mutex_lock(&nccl->lock);
     while (!nccl->is_stopping) {
@@ -165,6 +187,11 @@ static void *driver_main(void *arg)
             continue;
         }
         checked_ns = is_check ? now_ns : checked_ns;
+        if (!sl_abort_is_set(nccl->params.abort)) {
+            failed_ns = now_ns;
+        } else if (now_ns - failed_ns > GRACE_NS) {
+            give_up(nccl);
+        }
         if (!round_of_lanes(nccl, is_check) && !nccl->is_paused &&
             !nccl->is_stopping) {
             rest(nccl);
@@ -262,6 +289,19 @@ void sl_nccl_pause(sl_nccl_t *nccl)
         (void)pthread_cond_wait(&nccl->changed, &nccl->lock);
     }
     (void)pthread_mutex_unlock(&nccl->lock);
+}
+
+void sl_nccl_lose(sl_nccl_t *nccl)
+{
+    sl_lane_t *lane;
+
+    if (nccl == NULL) {
+        return;
+    }
+    nccl->is_lost = 1;
+    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+        sl_lane_abort(lane);
+    }
 }
 
 uint64_t sl_nccl_n_made(const sl_nccl_t *nccl)

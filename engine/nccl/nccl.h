@@ -43,7 +43,10 @@
  * **Failure.** Nobody waits for ever: when the job fails anywhere the world's
  * watch ends all waits. Recovery compares how many groups each side of each
  * lane has queued. If they are equal all of them end by themselves; else the
- * communicator is aborted on both sides and made anew. An error of NCCL, and a
+ * communicator is aborted on both sides and made anew. Until then a thread may
+ * be in a call that waits for the device, and so for a kernel whose match will
+ * not come: when the job has failed and a group has not ended shortly after,
+ * the driver aborts it without waiting for anybody. An error of NCCL, and a
  * group that takes too long, fail the job; of a rank that died the world says
  * so first.
  *
@@ -115,6 +118,10 @@ void sl_nccl_pause(sl_nccl_t *nccl);
  *  communicator. Collective.
  *  @return SL_OK; an error: no lane can be used any more */
 SL_NODISCARD sl_status_t sl_nccl_recover(sl_nccl_t *nccl);
+
+/** Instead: there will be no recovery. Aborts what is under way, so that nothing
+ *  waits for it. Paused before. */
+void sl_nccl_lose(sl_nccl_t *nccl);
 
 /** Communicators made since creation. */
 uint64_t sl_nccl_n_made(const sl_nccl_t *nccl);

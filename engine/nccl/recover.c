@@ -133,7 +133,9 @@ sl_status_t sl_nccl_recover(sl_nccl_t *nccl)
     SL_TRY(status, settle_lanes(nccl, all), out);
     begin_anew(nccl);
 out:
-    nccl->is_lost = status < 0;
+    if (status < 0) {
+        sl_nccl_lose(nccl);
+    }
     free(counts);
     free(all);
     return status;

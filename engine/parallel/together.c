@@ -117,7 +117,7 @@ void sl_engine_recover_world(sl_engine_t *engine)
         return;
     }
     sl_transport_pause(engine);
-    if (sl_world_recover(world) < 0 || sl_transport_recover(engine) < 0) {
+    if (sl_transport_recover(engine, sl_world_recover(world)) < 0) {
         engine->is_alone = 1;
         engine->is_failed = 1;
         return;

@@ -40,14 +40,6 @@ static unsigned char byte_of(const bed_line_t *line, int round, int m)
 
 /* ---- one end of one channel ---- */
 
-typedef struct worker {
-    bed_rank_t *rank;
-    int line;
-    int round;
-    pthread_t thread;
-    sl_status_t status;
-} worker_t;
-
 /* Memory of the device and of the host for n messages. */
 typedef struct room {
     sl_device_t *device;
@@ -56,6 +48,15 @@ typedef struct room {
     unsigned char *host;
     size_t bytes;
 } room_t;
+
+typedef struct worker {
+    bed_rank_t *rank;
+    int line;
+    int round;
+    pthread_t thread;
+    sl_status_t status;
+    room_t room;
+} worker_t;
 
 static sl_status_t room_make(sl_device_t *device, int n, size_t bytes,
                              room_t *room)
@@ -172,14 +173,13 @@ static void *work(void *arg)
     const bed_line_t *line = &rank->plan->lines[worker->line];
     sl_device_t *device = &rank->devices->devices[0];
     const int is_sender = line->from == rank->rank;
-    room_t room;
     sl_status_t status;
 
     status = room_make(device, is_sender ? line->n_slots + 1 : 3,
-                       line->max_bytes, &room);
+                       line->max_bytes, &worker->room);
     if (status >= 0) {
-        status = is_sender ? send_all(worker, &room)
-                           : receive_all(worker, &room);
+        status = is_sender ? send_all(worker, &worker->room)
+                           : receive_all(worker, &worker->room);
     }
     if (status < 0 && status != SL_ERR_CANCELED) {
         sl_abort_raise(&rank->abort, status);
@@ -190,7 +190,6 @@ static void *work(void *arg)
     }
     (void)!sl_op_manager_drain(device->ops);
     worker->status = status;
-    room_free(&room);
     return NULL;
 }
 
@@ -270,8 +269,12 @@ static void connect_nccl(bed_rank_t *rank)
              SL_OK);
 }
 
-static sl_status_t recover_nccl(bed_rank_t *rank)
+static sl_status_t recover_nccl(bed_rank_t *rank, sl_status_t status)
 {
+    if (status < 0) {
+        sl_nccl_lose(rank->nccl);
+        return status;
+    }
     return sl_nccl_recover(rank->nccl);
 }
 
@@ -291,10 +294,10 @@ static void connect_nccl(bed_rank_t *rank)
     (void)rank;
 }
 
-static sl_status_t recover_nccl(bed_rank_t *rank)
+static sl_status_t recover_nccl(bed_rank_t *rank, sl_status_t status)
 {
     (void)rank;
-    return SL_OK;
+    return status;
 }
 
 static void end_nccl(bed_rank_t *rank)
@@ -311,6 +314,7 @@ static void pause_nccl(bed_rank_t *rank)
 /* As an engine does: nothing of the old job stays. */
 static void recover(bed_rank_t *rank)
 {
+    sl_status_t status;
     sl_device_t *device = &rank->devices->devices[0];
     double none = 0.0;
     int i;
@@ -318,7 +322,8 @@ static void recover(bed_rank_t *rank)
     (void)!sl_op_manager_drain(device->ops);
     sl_op_manager_recover(device->ops);
     pause_nccl(rank);
-    if (sl_world_recover(rank->world) < 0 || recover_nccl(rank) < 0) {
+    status = sl_world_recover(rank->world);
+    if (recover_nccl(rank, status) < 0) {
         rank->is_over = 1;
         return;
     }
@@ -368,6 +373,10 @@ static void run_round(bed_rank_t *rank, int round)
         sl_world_abort(rank->world, rank->status, rank->detail);
         BED_TRUE(plan->expects_failure);
         recover(rank);
+    }
+    /* what is under way is lent until then */
+    for (i = 0; i < n; i++) {
+        room_free(&workers[i].room);
     }
 }
 
