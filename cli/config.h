@@ -64,7 +64,7 @@ typedef struct sl_config {
     int job_class;          /**< sl_job_class_t */
     const char *prometheus; /**< text file to keep, or NULL */
     /* devices */
-    const char *device_spec;
+    const char *device_spec; /**< NULL = what is best here */
     int64_t threads, stages;
     uint64_t device_memory_bytes, host_memory_bytes;
     /* partition */

@@ -49,13 +49,25 @@ out:
     return status;
 }
 
+/* One of several processes has one device, as the launcher takes it. */
+static const char *default_spec(const sl_world_t *world)
+{
+    const char *spec = sl_device_default_spec();
+
+    if (sl_world_size(world) == 1) {
+        return spec;
+    }
+    return strncmp(spec, "cuda", 4) == 0 ? "cuda:1" : "cpu:1";
+}
+
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
     sl_status_t status;
 
     sl_device_params_default(&params);
-    params.spec = job->config.device_spec;
+    params.spec = job->config.device_spec != NULL ? job->config.device_spec
+                                                  : default_spec(job->world);
     params.n_threads = (int)job->config.threads;
     params.memory_bytes = job->config.device_memory_bytes;
     params.host_bytes = job->config.host_memory_bytes;

@@ -23,7 +23,7 @@ static const struct {
 } job_options[] = {
     {"devices", "KIND:N", "devices.use",
      "Devices: cpu:N is N CPU devices that share the cores out, cuda:N is N "
-     "CUDA devices (cpu:1)"},
+     "CUDA devices (all GPUs, or cpu:1 without any)"},
     {"threads", "T", "devices.threads",
      "Kernel threads per device (cores/N, at least 1)"},
     {"stages", "K", "devices.stages",

@@ -242,12 +242,17 @@ out:
 
 /* ---- the host ---- */
 
+/* What a rank may use of its host: equal numbers, the same ones. */
+typedef struct rank_share {
+    uint64_t cores, gpus;
+} rank_share_t;
+
 sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
 {
     const int n = sl_world_size(world);
     const int self = sl_world_rank(world);
-    const uint64_t mine = sl_device_cores_hash();
-    uint64_t *all = NULL;
+    const rank_share_t mine = {sl_device_cores_hash(), sl_device_gpus_hash()};
+    rank_share_t *all = NULL;
     sl_status_t status;
     int i;
 
@@ -259,16 +264,20 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
     }
     SL_TRY(status, sl_world_gather(world, &mine, sizeof(mine), all), out);
-    params->n_local = params->n_on_host = 0;
-    params->local_rank = 0;
+    params->n_local = params->n_on_host = params->n_gpu_ranks = 0;
+    params->local_rank = params->gpu_rank = 0;
     for (i = 0; i < n; i++) {
         if (strcmp(sl_world_host(world, i), sl_world_host(world, self)) != 0) {
             continue;
         }
         params->n_on_host++;
-        if (all[i] == mine) {
+        if (all[i].cores == mine.cores) {
             params->local_rank += i < self;
             params->n_local++;
+        }
+        if (all[i].gpus == mine.gpus) {
+            params->gpu_rank += i < self;
+            params->n_gpu_ranks++;
         }
     }
 out:

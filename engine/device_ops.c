@@ -36,6 +36,20 @@ sl_status_t sl_device_drain(sl_device_t *device)
     return sl_device_is_dry(device) ? SL_OK : sl_op_manager_drain(device->ops);
 }
 
+void sl_device_section_begin(sl_device_t *device, uint32_t section)
+{
+    if (!sl_device_is_dry(device)) {
+        sl_op_manager_section_begin(device->ops, section);
+    }
+}
+
+void sl_device_section_end(sl_device_t *device)
+{
+    if (!sl_device_is_dry(device)) {
+        sl_op_manager_section_end(device->ops);
+    }
+}
+
 sl_status_t sl_device_copy_ticket(sl_device_t *device,
                                   const sl_copy_args_t *args,
                                   sl_op_span_t *span, uint64_t *ticket_p)

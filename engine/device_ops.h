@@ -74,6 +74,10 @@ SL_NODISCARD sl_status_t sl_device_submit(sl_device_t *device,
 /** Wait until everything submitted so far has run. */
 SL_NODISCARD sl_status_t sl_device_drain(sl_device_t *device);
 
+/** sl_op_manager_section_begin() and _end(); nothing on a dry device. */
+void sl_device_section_begin(sl_device_t *device, uint32_t section);
+void sl_device_section_end(sl_device_t *device);
+
 /** Queue dst[0..bytes) = src[0..bytes). Either side may be host memory or
  *  another device's; both must stay valid until the op has run. Copies of
  *  ordinary host memory may hold the device's thread up. */

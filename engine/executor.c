@@ -133,21 +133,53 @@ static sl_status_t pass_init(const sl_run_t *run, size_t i, sl_pass_t *pass)
     return sl_plan_set_get(stage, rows, run->is_training, &pass->set);
 }
 
+/* Equal for passes that queue the same work: a device may launch that at
+ * once. */
+static uint32_t section_of(const sl_run_t *run, const sl_pass_t *pass,
+                           sl_instruction_kind_t kind)
+{
+    const sl_stage_t *stage = run->stage;
+    const sl_engine_t *engine = stage->engine;
+    const int64_t most =
+        sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
+    uint32_t section = (uint32_t)stage->cell + 1;
+
+    section = section * 16 + (uint32_t)kind;
+    section = section * 2 + (uint32_t)run->is_training;
+    section = section * 2 + (uint32_t)(pass->set->rows == most);
+    section = section * 2 + (uint32_t)pass->step.is_first_forward;
+    section = section * 2 + (uint32_t)pass->step.is_first_backward;
+    return section * 2 + (uint32_t)pass->is_last_backward;
+}
+
+static sl_status_t compute(const sl_run_t *run, const sl_pass_t *pass,
+                           sl_instruction_kind_t kind)
+{
+    sl_device_t *device = run->stage->device;
+    sl_status_t status;
+
+    sl_device_section_begin(device, section_of(run, pass, kind));
+    status = kind == SL_INSTRUCTION_BACKWARD ? sl_pass_backward(pass)
+                                             : sl_pass_forward(pass);
+    sl_device_section_end(device);
+    return status;
+}
+
 static sl_status_t execute(const sl_run_t *run, size_t i)
 {
+    const sl_instruction_kind_t kind = run->list->items[i].kind;
     sl_pass_t pass;
     sl_status_t status;
 
-    if (run->list->items[i].kind == SL_INSTRUCTION_UPDATE) {
+    if (kind == SL_INSTRUCTION_UPDATE) {
         return sl_stage_update(run->stage);
     }
     SL_TRY(status, pass_init(run, i, &pass), out);
-    switch (run->list->items[i].kind) {
+    switch (kind) {
     case SL_INSTRUCTION_FORWARD:
     case SL_INSTRUCTION_RECOMPUTE:
-        return sl_pass_forward(&pass);
     case SL_INSTRUCTION_BACKWARD:
-        return sl_pass_backward(&pass);
+        return compute(run, &pass, kind);
     case SL_INSTRUCTION_RECV_FORWARD:
         return sl_receive_forward(&pass);
     case SL_INSTRUCTION_SEND_FORWARD:

@@ -233,6 +233,19 @@ out:
 
 /* ---- the end of a step ---- */
 
+static sl_status_t change_state(sl_stage_t *stage, const sl_plan_set_t *set)
+{
+    const sl_engine_t *engine = stage->engine;
+    sl_status_t status;
+
+    SL_TRY(status, finish_statistics(stage, set), out);
+    status = engine->n_replicas > 1 && engine->params.zero1
+                 ? update_chunks(stage)
+                 : update_all(stage);
+out:
+    return status;
+}
+
 /* What may still fail: gradients are complete, their norm is known. */
 static sl_status_t prepare_update(sl_stage_t *stage, int *is_skipped_p)
 {
@@ -269,11 +282,10 @@ sl_status_t sl_stage_update(sl_stage_t *stage)
         return SL_OK;
     }
     atomic_store(&engine->is_committed, 1);
-    SL_TRY(status, finish_statistics(stage, set), out);
-    SL_TRY(status,
-           engine->n_replicas > 1 && engine->params.zero1 ? update_chunks(stage)
-                                                          : update_all(stage),
-           out);
+    sl_device_section_begin(stage->device, (uint32_t)stage->cell + 1);
+    status = change_state(stage, set);
+    sl_device_section_end(stage->device);
+    SL_TRY(status, status, out);
     SL_TRY(status, sl_ties_spread(stage), out);
     status = sl_ties_settle(stage, 1);
 out:

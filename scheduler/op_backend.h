@@ -59,6 +59,16 @@ struct sl_op_backend {
 
     /** Wait until the device does nothing any more, failed or not. */
     void (*settle)(void *ctx);
+
+    /* (optional, all or none) What is queued on the main queue between begin
+     * and end is not run but becomes a graph: that of *graph_p with other
+     * arguments, where it has the same form; NULL = a new one. Graphs of a
+     * device are dropped before it is closed. */
+    sl_status_t (*capture_begin)(void *ctx);
+    sl_status_t (*capture_end)(void *ctx, void **graph_p);
+    void (*capture_cancel)(void *ctx);
+    sl_status_t (*launch)(void *ctx, void *graph);
+    void (*drop)(void *ctx, void *graph);
 };
 
 #endif /* SL_SCHEDULER_OP_BACKEND_H */

@@ -557,6 +557,7 @@ void sl_op_manager_destroy(sl_op_manager_t *manager)
         return;
     }
     (void)pthread_mutex_lock(manager->lock);
+    sl_op_section_cut(manager);
     manager->is_stopping = 1;
     atomic_store_explicit(&manager->is_yielding, 0, memory_order_release);
     (void)pthread_cond_signal(&manager->work);
@@ -618,7 +619,8 @@ static sl_status_t await_room(sl_op_manager_t *manager)
 
     while (status == SL_OK) {
         const uint64_t submitted =
-            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed);
+            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed) +
+            manager->n_held;
 
         if (submitted -
                 atomic_load_explicit(&manager->n_done, memory_order_acquire) <
@@ -642,7 +644,8 @@ sl_status_t sl_op_manager_submit(sl_op_manager_t *manager, const sl_op_t *op,
     (void)pthread_mutex_lock(manager->lock);
     SL_TRY(status, await_room(manager), out_unlock);
     submitted =
-        atomic_load_explicit(&manager->n_submitted, memory_order_relaxed);
+        atomic_load_explicit(&manager->n_submitted, memory_order_relaxed) +
+        manager->n_held;
     if (op->is_load && op->after != SL_OP_AFTER_NOTHING &&
         op->after > submitted) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out_unlock,
@@ -656,15 +659,15 @@ sl_status_t sl_op_manager_submit(sl_op_manager_t *manager, const sl_op_t *op,
     slot->name_id = op->name_id;
     slot->cost_us = op->cost_us;
     slot->after = op->after;
-    slot->is_host = op->is_host != 0;
-    slot->is_load = op->is_load != 0;
+    slot->is_host = (int8_t)(op->is_host != 0);
+    slot->is_load = (int8_t)(op->is_load != 0);
     if (op->args_bytes > 0) {
         memcpy(slot->args, op->args, op->args_bytes);
     }
-    atomic_store_explicit(&manager->n_submitted, submitted + 1,
-                          memory_order_release);
-    if (manager->is_asleep != SL_OP_AWAKE) {
-        (void)pthread_cond_signal(&manager->work);
+    slot->section = 0;
+    slot->is_last = 0;
+    if (manager->section == 0 || !sl_op_section_hold(manager, slot)) {
+        sl_op_manager_announce(manager, submitted + 1);
     }
     if (ticket_p != NULL) {
         *ticket_p = submitted + 1;
@@ -683,6 +686,11 @@ sl_status_t sl_op_manager_wait(sl_op_manager_t *manager, uint64_t ticket,
     sl_status_t status;
     int is_late;
 
+    if (manager != NULL && !is_in_op &&
+        ticket >
+            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed)) {
+        sl_op_section_flush(manager);
+    }
     if (manager == NULL || is_in_op ||
         ticket >
             atomic_load_explicit(&manager->n_submitted, memory_order_relaxed)) {
@@ -717,6 +725,7 @@ sl_status_t sl_op_manager_drain(sl_op_manager_t *manager)
     if (manager == NULL) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "no op manager to drain");
     }
+    sl_op_section_flush(manager);
     return sl_op_manager_wait(
         manager,
         atomic_load_explicit(&manager->n_submitted, memory_order_relaxed),

@@ -30,9 +30,11 @@ typedef struct sl_op_slot {
     sl_op_span_t *span;
     double cost_us;
     uint64_t after;
+    uint64_t section; /* and piece of it; 0 = none */
     uint32_t name_id;
-    int16_t is_host;
-    int16_t is_load;
+    int8_t is_host;
+    int8_t is_load;
+    int8_t is_last; /* of its piece */
 } sl_op_slot_t;
 
 /* What the device's thread sleeps for. */
@@ -64,6 +66,12 @@ struct sl_op_manager {
     sl_status_t open_status;         /* guarded by lock, of the backend */
     int is_asleep;                   /* guarded by lock, SL_OP_* */
     int is_woken;                    /* guarded by lock: by the backend */
+    /* the section that is open, guarded by lock; ops held are in the ring and
+     * not published yet */
+    uint32_t section; /* 0 = none */
+    uint32_t section_piece;
+    pthread_t section_thread;
+    uint64_t n_held;
     char detail[SL_OP_DETAIL_BYTES]; /* of the failure; guarded by lock */
     sl_op_watch_t *watches;          /* guarded by lock */
     sl_share_t share;                /* guarded by lock */
@@ -191,6 +199,26 @@ void sl_op_stream_free(struct sl_op_stream *stream);
 /** Busy time as it is told: what was told before is not taken back. Lock
  *  held. */
 uint64_t sl_op_stream_show(struct sl_op_stream *stream, uint64_t busy_ns);
+
+/* ---- sections (op_section.c); lock held ---- */
+
+/** Publish that so many ops are submitted. */
+static inline void sl_op_manager_announce(sl_op_manager_t *manager,
+                                          uint64_t n_submitted)
+{
+    atomic_store_explicit(&manager->n_submitted, n_submitted,
+                          memory_order_release);
+    if (manager->is_asleep != SL_OP_AWAKE) {
+        (void)pthread_cond_signal(&manager->work);
+    }
+}
+
+/** The ops held become one piece. */
+void sl_op_section_cut(sl_op_manager_t *manager);
+/** Whether the op in its slot waits for the rest of its piece. */
+int sl_op_section_hold(sl_op_manager_t *manager, sl_op_slot_t *slot);
+/** As cut; lock not held. */
+void sl_op_section_flush(sl_op_manager_t *manager);
 
 /* ---- what both loops use (op_manager.c) ---- */
 

@@ -222,6 +222,31 @@ SL_API void sl_op_manager_recover(sl_op_manager_t *manager);
  */
 SL_API void sl_op_manager_mark(sl_op_manager_t *manager, uint32_t position);
 
+/**
+ * The ops that this thread submits up to section_end() may be launched as one:
+ * on a CUDA device as a captured graph, whose launch costs the host and the
+ * device less than that of its ops. On other devices nothing happens.
+ *
+ * The ops become pieces. A piece ends at the section's end, at a host op, a
+ * load, an op of another thread, a wait for one of its ops, a drain, and when
+ * half of the ring is in it. Its ops start when it ends, not before: submit without
+ * long pauses, and wait for nobody who waits for them. It counts as run as
+ * a whole, is let in by the gate as one op, and is charged as its measured
+ * time, which the statistics by name and the spans divide by what its ops took
+ * lately.
+ *
+ * The n-th pieces of two sections of the same number should queue the same
+ * kernels and copies with any arguments: then the graph is updated, else made
+ * anew, which is slow. The first time its ops go one by one. Those of a piece
+ * that cannot be captured do so always; their functions are called twice that
+ * once.
+ *
+ * @param section any number above 0, the same for the same work
+ */
+SL_API void sl_op_manager_section_begin(sl_op_manager_t *manager,
+                                        uint32_t section);
+SL_API void sl_op_manager_section_end(sl_op_manager_t *manager);
+
 /* ---- share of the device's time ---- */
 
 typedef enum sl_share_law {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "memory/cuda.h"
@@ -160,6 +161,97 @@ static void settle(void *ctx)
     }
 }
 
+/* ---- graphs ---- */
+
+static sl_status_t capture_begin(void *ctx)
+{
+    const executor_t *executor = ctx;
+
+    return SL_CUDA(
+        cudaStreamBeginCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
+                               cudaStreamCaptureModeThreadLocal));
+}
+
+/* One that is not valid ends with an error. */
+static void capture_cancel(void *ctx)
+{
+    const executor_t *executor = ctx;
+    cudaGraph_t graph = NULL;
+    int k;
+
+    for (k = 0; k < TRIES && graph == NULL; k++) {
+        if (cudaStreamEndCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
+                                 &graph) != cudaSuccess) {
+            (void)cudaGetLastError();
+            graph = NULL;
+        }
+    }
+    if (graph != NULL && cudaGraphDestroy(graph) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+}
+
+/* One that runs is destroyed only when it has ended. */
+static void drop(void *ctx, void *graph)
+{
+    const executor_t *executor = ctx;
+
+    (void)cudaStreamSynchronize(queue_of(executor, SL_OP_QUEUE_MAIN));
+    if (cudaGraphExecDestroy(graph) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+}
+
+/* @return whether the graph could be updated; a failure of the device shows
+ *         at the next call */
+static int update(cudaGraphExec_t exec, cudaGraph_t graph)
+{
+    cudaGraphExecUpdateResultInfo info;
+
+    memset(&info, 0, sizeof(info));
+    if (cudaGraphExecUpdate(exec, graph, &info) == cudaSuccess) {
+        return 1;
+    }
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static sl_status_t capture_end(void *ctx, void **graph_p)
+{
+    const executor_t *executor = ctx;
+    cudaGraphExec_t exec = NULL;
+    cudaGraph_t graph = NULL;
+    sl_status_t status;
+
+    status = SL_CUDA(
+        cudaStreamEndCapture(queue_of(executor, SL_OP_QUEUE_MAIN), &graph));
+    if (status < 0) {
+        capture_cancel(ctx);
+        return status;
+    }
+    if (*graph_p == NULL || !update(*graph_p, graph)) {
+        SL_TRY(status, SL_CUDA(cudaGraphInstantiate(&exec, graph, 0)),
+               out_graph);
+        if (*graph_p != NULL) {
+            drop(ctx, *graph_p);
+        }
+        *graph_p = exec;
+    }
+out_graph:
+    if (cudaGraphDestroy(graph) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    return status;
+}
+
+static sl_status_t launch(void *ctx, void *graph)
+{
+    const executor_t *executor = ctx;
+
+    return SL_CUDA(
+        cudaGraphLaunch(graph, queue_of(executor, SL_OP_QUEUE_MAIN)));
+}
+
 /* ---- life ---- */
 
 static void watcher_end(executor_t *executor)
@@ -289,6 +381,11 @@ const sl_op_backend_t *sl_op_backend_cuda(void)
         .watch = watch,
         .watched = watched,
         .settle = settle,
+        .capture_begin = capture_begin,
+        .capture_end = capture_end,
+        .capture_cancel = capture_cancel,
+        .launch = launch,
+        .drop = drop,
     };
 
     return &backend;

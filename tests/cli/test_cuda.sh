@@ -70,6 +70,12 @@ for config in gpt.yaml resnet.yaml; do
         --stages 3)" "$config, three stages on two"
 done
 
+# ---- the default is what is there ----
+want=$(hash_of gpt.yaml --devices cuda:2)
+same "$want" "$(hash_of gpt.yaml)" 'two GPUs are taken'
+want=$(hash_of gpt.yaml --devices cpu:1)
+same "$want" "$(SL_STANDIN_DEVICES=0 hash_of gpt.yaml)" 'no GPU'
+
 # ---- precisions ----
 for precision in tf32 bf16 f16; do
     want=$(hash_of gpt.yaml --devices cuda:1 --precision $precision)

@@ -455,11 +455,18 @@ static void use(void)
     params.backend = sl_op_backend_cuda();
     params.in_flight = 4;
     if (sl_op_manager_create(&params, &manager) == SL_OK) {
-        for (i = 0; i < 8; i++) {
+        for (i = 0; i < 6; i++) {
             (void)!sl_op_manager_submit(manager, &load, NULL);
             (void)!submit_add(manager, ptr, ptr, NULL);
             (void)!submit_work(manager, "work", (work_t){50, NULL, NULL}, NULL);
             (void)!sl_op_manager_submit(manager, &tell, NULL);
+            sl_op_manager_section_begin(manager, 1);
+            (void)!submit_add(manager, ptr, ptr, NULL);
+            (void)!submit_add(manager, ptr, ptr, NULL);
+            if (i == 4) { /* another form */
+                (void)!submit_add(manager, ptr, ptr, NULL);
+            }
+            sl_op_manager_section_end(manager);
         }
         (void)!sl_op_manager_drain(manager);
         sl_op_manager_recover(manager);

@@ -104,6 +104,10 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     }
     is_to_tracked = is_tracked(to);
     is_from_tracked = is_tracked(from);
+    if ((is_sync || !is_to_tracked || !is_from_tracked) &&
+        graph_refuses(stream)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     stream_begin(stream);
     if ((is_from_tracked && !order_use(stream, from, bytes, 0, name)) ||
         (is_to_tracked && !order_use(stream, to, bytes, 1, name))) {

@@ -269,7 +269,7 @@ int standin_n_live(void)
     int n;
 
     lock();
-    n = memory_n_live() + streams_n_live();
+    n = memory_n_live() + streams_n_live() + graphs_n_live();
     unlock();
     return n;
 }
@@ -334,6 +334,9 @@ cudaError_t standin_enter(standin_entry_t entry, int *is_late_p)
     is_now = g.fails == 1 && g.fail_entry == entry &&
              g.n_calls[entry] == g.fail_call;
     error = g.sticky[device];
+    if (error == cudaSuccess && graph_refuses_entry(entry)) {
+        error = cudaErrorStreamCaptureUnsupported;
+    }
     if (is_late_p != NULL) {
         *is_late_p = is_now && g.failure == STANDIN_FAIL_RUN;
     }

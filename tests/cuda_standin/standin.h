@@ -91,6 +91,13 @@ extern "C" {
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
     X(cudaLaunchKernelEx)                                                      \
+    X(cudaStreamBeginCapture)                                                  \
+    X(cudaStreamEndCapture)                                                    \
+    X(cudaGraphInstantiate)                                                    \
+    X(cudaGraphExecUpdate)                                                     \
+    X(cudaGraphLaunch)                                                         \
+    X(cudaGraphExecDestroy)                                                    \
+    X(cudaGraphDestroy)                                                        \
     SL_STANDIN_BLAS_MAP(X)                                                     \
     SL_STANDIN_NCCL_MAP(X)
 
@@ -151,7 +158,7 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams and events. */
+/** Live allocations of device and pinned memory, streams, events, graphs. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 /** Communicators of NCCL that live. */
