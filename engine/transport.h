@@ -76,12 +76,12 @@ typedef struct sl_channel {
                         stages that it crosses, so that a pipeline in step
                         never waits */
     int n_messages;
-    sl_transport_t transport; /**< to other ranks (default auto: staged) */
-    struct sl_nccl *nccl;     /**< borrowed; of that transport */
+    sl_transport_t transport;   /**< to other ranks (default auto: staged) */
+    struct sl_nccl *nccl;       /**< borrowed; of that transport */
     int from_device, to_device; /**< of their ranks; likewise */
-    sl_message_t *messages;   /**< owned */
-    struct sl_remote *remote; /**< owned; NULL: both are here */
-    sl_abort_t *abort;        /**< borrowed */
+    sl_message_t *messages;     /**< owned */
+    struct sl_remote *remote;   /**< owned; NULL: both are here */
+    sl_abort_t *abort;          /**< borrowed */
 } sl_channel_t;
 
 /**

@@ -10,8 +10,7 @@
 #include "engine/transport_ways.h"
 
 /* Kinds that are not built have no devices. */
-static const sl_remote_way_t *const ways[SL_DEVICE_N_KINDS]
-                                        [SL_TRANSPORT_N] = {
+static const sl_remote_way_t *const ways[SL_DEVICE_N_KINDS][SL_TRANSPORT_N] = {
     [SL_DEVICE_KIND_CPU] = {[SL_TRANSPORT_AUTO] = &sl_remote_way_host,
                             [SL_TRANSPORT_STAGED] = &sl_remote_way_staged},
     [SL_DEVICE_KIND_CUDA] = {

@@ -54,12 +54,12 @@ struct sl_remote {
     void **slot_ptrs;       /* receiver: where they lie; owned */
     size_t *slot_bytes; /* receiver: of the message inside; owned; guarded by
                            the abort's lock */
-    void *pinned; /* staged: n_slots in one; owned */
-    void *own;    /* the way's */
+    void *pinned;       /* staged: n_slots in one; owned */
+    void *own;          /* the way's */
     size_t max_bytes;
-    uint64_t n_events;          /* left or arrived; guarded likewise */
-    uint64_t n_used;            /* sent or received by the executor */
-    _Atomic uint64_t n_bytes;   /* sent or received, ever */
+    uint64_t n_events;        /* left or arrived; guarded likewise */
+    uint64_t n_used;          /* sent or received by the executor */
+    _Atomic uint64_t n_bytes; /* sent or received, ever */
 };
 
 /** Of this end's slot i. */

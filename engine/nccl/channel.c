@@ -3,10 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device_ops.h"
 #include "engine/nccl/nccl_internal.h"
-#include "memory/cuda.h"
-#include "scheduler/cuda.h"
 
 /* ---- headers, on the communication thread ---- */
 
@@ -53,23 +50,6 @@ static void on_header(void *ctx, uint64_t i, void *slot, size_t bytes)
 }
 
 /* ---- life ---- */
-
-static sl_status_t make_events(sl_channel_t *channel, sl_nccl_end_t *end)
-{
-    const size_t n = (size_t)channel->n_slots;
-    sl_status_t status;
-    size_t i;
-
-    SL_TRY(status, sl_lane_enter(end->lane), out);
-    for (i = 0; i < n; i++) {
-        SL_TRY(status,
-               SL_CUDA(cudaEventCreateWithFlags(&end->events[i],
-                                                cudaEventDisableTiming)),
-               out);
-    }
-out:
-    return status;
-}
 
 /* Let notices find the channel. */
 static sl_status_t enlist(sl_channel_t *channel, sl_lane_t *lane)
@@ -119,12 +99,10 @@ static sl_status_t make_end(sl_channel_t *channel)
     channel->remote->own = end;
     if (end != NULL) {
         end->sent_end = &end->sent;
-        end->events = calloc(n, sizeof(*end->events));
         end->sizes = calloc(n, sizeof(*end->sizes));
         end->size_ptrs = calloc(n, sizeof(*end->size_ptrs));
     }
-    if (end == NULL || end->events == NULL || end->sizes == NULL ||
-        end->size_ptrs == NULL) {
+    if (end == NULL || end->sizes == NULL || end->size_ptrs == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "channel %d to %d: no host memory", channel->from_cell,
                 channel->to_cell);
@@ -138,7 +116,6 @@ static sl_status_t make_end(sl_channel_t *channel)
                 "channel %d to %d: no communicator with rank %d",
                 channel->from_cell, channel->to_cell, channel->peer);
     }
-    SL_TRY(status, make_events(channel, end), out);
     status = channel->is_sender ? SL_OK : enlist(channel, end->lane);
 out:
     return status;
@@ -161,7 +138,6 @@ out:
 static void nccl_close(sl_channel_t *channel)
 {
     sl_nccl_end_t *end = channel->remote->own;
-    int i;
 
     if (end == NULL) {
         return;
@@ -172,13 +148,6 @@ static void nccl_close(sl_channel_t *channel)
         end->lane->channels[channel->tag] = NULL;
         (void)pthread_mutex_unlock(&channel->nccl->lock);
     }
-    for (i = 0; end->events != NULL && i < channel->n_slots; i++) {
-        if (end->events[i] != NULL &&
-            cudaEventDestroy(end->events[i]) != cudaSuccess) {
-            (void)cudaGetLastError();
-        }
-    }
-    free(end->events);
     free(end->sizes);
     free(end->size_ptrs);
     free(end);
@@ -190,17 +159,16 @@ static sl_status_t nccl_open_port(sl_channel_t *channel)
     struct sl_remote *remote = channel->remote;
     const sl_nccl_end_t *end = sl_nccl_end(channel);
     const sl_port_events_t events = {
-        .on_message = channel->is_sender ? on_left : on_header,
-        .ctx = channel};
+        .on_message = channel->is_sender ? on_left : on_header, .ctx = channel};
 
     return channel->is_sender
                ? sl_port_open_send(remote->world, channel->peer, channel->tag,
                                    channel->n_slots, sizeof(uint64_t), &events,
                                    &remote->port)
-               : sl_port_open_receive(
-                     remote->world, channel->peer, channel->tag,
-                     channel->n_slots, sizeof(uint64_t), end->size_ptrs,
-                     &events, &remote->port);
+               : sl_port_open_receive(remote->world, channel->peer,
+                                      channel->tag, channel->n_slots,
+                                      sizeof(uint64_t), end->size_ptrs, &events,
+                                      &remote->port);
 }
 
 static void nccl_recover(sl_channel_t *channel)
@@ -218,26 +186,13 @@ static void nccl_recover(sl_channel_t *channel)
 
 /* ---- ops ---- */
 
-typedef struct sl_ready_args {
-    sl_channel_t *channel;
-    sl_message_t *message;
-    size_t slot;
-} sl_ready_args_t;
-
-/* What was queued before has not run yet; the other side may know already. */
 static sl_status_t op_ready(const void *args, void *stream)
 {
-    const sl_ready_args_t *ready = args;
-    const sl_cuda_stream_t *cuda = stream;
-    sl_channel_t *channel = ready->channel;
+    sl_message_t *message = *(sl_message_t *const *)args;
+    sl_channel_t *channel = message->channel;
     sl_nccl_end_t *end = sl_nccl_end(channel);
-    sl_message_t *message = ready->message;
-    sl_status_t status;
 
-    SL_TRY(status,
-           SL_CUDA(cudaEventRecord(end->events[ready->slot],
-                                   (cudaStream_t)cuda->queue)),
-           out);
+    (void)stream;
     (void)pthread_mutex_lock(&channel->nccl->lock);
     message->next = NULL;
     *end->sent_end = message;
@@ -245,62 +200,21 @@ static sl_status_t op_ready(const void *args, void *stream)
     (void)pthread_mutex_unlock(&channel->nccl->lock);
     sl_port_send(channel->remote->port, &message->wire_bytes,
                  sizeof(message->wire_bytes));
-out:
-    return status;
+    return SL_OK;
 }
 
 static sl_status_t nccl_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
 {
     sl_message_t *message = &channel->messages[m];
-    const sl_ready_args_t args = {
-        .channel = channel,
-        .message = message,
-        .slot = sl_remote_slot(channel, message->number)};
     const sl_op_t op = {.fn = op_ready,
+                        .is_host = 1,
                         .name_id = sl_op_manager_name(ops, "send"),
-                        .args = &args,
-                        .args_bytes = sizeof(args)};
+                        .args = &message,
+                        .args_bytes = sizeof(message)};
 
     message->channel = channel;
     message->wire_bytes = message->bytes;
     return sl_op_manager_submit(ops, &op, NULL);
-}
-
-typedef struct sl_take_args {
-    sl_copy_args_t copy;
-    cudaEvent_t arrived;
-} sl_take_args_t;
-
-static sl_status_t op_take(const void *args, void *stream)
-{
-    const sl_take_args_t *take = args;
-    const sl_cuda_stream_t *cuda = stream;
-    const cudaStream_t queue = (cudaStream_t)cuda->queue;
-    sl_status_t status;
-
-    SL_TRY(status, SL_CUDA(cudaStreamWaitEvent(queue, take->arrived, 0)), out);
-    status = SL_CUDA(cudaMemcpyAsync(take->copy.dst, take->copy.src,
-                                     take->copy.bytes, cudaMemcpyDefault,
-                                     queue));
-out:
-    return status;
-}
-
-static sl_status_t nccl_receive(sl_channel_t *channel, sl_op_manager_t *ops,
-                                const sl_op_t *op, size_t slot)
-{
-    const sl_take_args_t args = {.copy = *(const sl_copy_args_t *)op->args,
-                                 .arrived = sl_nccl_end(channel)->events[slot]};
-    sl_op_t take = *op;
-    sl_status_t status;
-
-    take.fn = op_take;
-    take.args = &args;
-    take.args_bytes = sizeof(args);
-    SL_TRY(status, sl_op_manager_submit(ops, &take, NULL), out);
-    status = sl_remote_submit_release(channel, ops);
-out:
-    return status;
 }
 
 const sl_remote_way_t sl_remote_way_nccl = {
@@ -310,6 +224,6 @@ const sl_remote_way_t sl_remote_way_nccl = {
     .close = nccl_close,
     .open_port = nccl_open_port,
     .send = nccl_send,
-    .receive = nccl_receive,
+    .receive = sl_remote_copy_out,
     .recover = nccl_recover,
 };

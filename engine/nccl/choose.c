@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "engine/parallel/edges.h"
 #include "memory/cuda.h"
 
 enum {
@@ -104,8 +105,7 @@ static sl_status_t gather_facts(const sl_engine_t *engine,
 {
     sl_world_t *world = engine->params.world;
     sl_rank_facts_t own = {0};
-    sl_rank_facts_t *all =
-        calloc((size_t)sl_world_size(world), sizeof(*all));
+    sl_rank_facts_t *all = calloc((size_t)sl_world_size(world), sizeof(*all));
     sl_status_t status;
 
     if (all == NULL) {
@@ -157,8 +157,7 @@ static int list_lanes(const sl_engine_t *engine, sl_lane_key_t *keys)
 static sl_status_t connect(sl_engine_t *engine)
 {
     sl_nccl_params_t params;
-    sl_lane_key_t *keys =
-        calloc((size_t)engine->n_channels + 1, sizeof(*keys));
+    sl_lane_key_t *keys = calloc((size_t)engine->n_channels + 1, sizeof(*keys));
     sl_status_t status = SL_OK;
     int n = 0;
 
@@ -175,8 +174,7 @@ static sl_status_t connect(sl_engine_t *engine)
     if (status >= 0 && engine->nccl == NULL) {
         status = sl_nccl_create(&params, &engine->nccl);
     }
-    status =
-        sl_nccl_connect(engine->nccl, params.world, keys, n, status);
+    status = sl_nccl_connect(engine->nccl, params.world, keys, n, status);
     free(keys);
     return status;
 }

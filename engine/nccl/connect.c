@@ -96,8 +96,8 @@ static sl_status_t add_lane(sl_nccl_t *nccl, const sl_lane_key_t *key)
     lane->ready_end = &lane->ready;
     SL_TRY(status, sl_lane_enter(lane), err_free);
     SL_TRY(status,
-           SL_CUDA(cudaStreamCreateWithFlags(&lane->stream,
-                                             cudaStreamNonBlocking)),
+           SL_CUDA(
+               cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking)),
            err_free);
     SL_TRY(status, open_port(lane), err_stream);
     while (*at != NULL && sl_lane_key_compare(&(*at)->key, key) < 0) {
@@ -257,8 +257,8 @@ static sl_status_t await_meetings(sl_nccl_t *nccl)
         if (lane->state != SL_LANE_MEETING) {
             continue;
         }
-        status = await_comm(lane, nccl->params.meet_ns,
-                            "ncclCommInitRankConfig");
+        status =
+            await_comm(lane, nccl->params.meet_ns, "ncclCommInitRankConfig");
         lane->state = status < 0 ? SL_LANE_BROKEN : SL_LANE_IDLE;
         if (status < 0) {
             return status == SL_ERR_CANCELED ? status
@@ -349,10 +349,10 @@ static sl_status_t finalize(const sl_lane_t *lane)
 
 void sl_lane_end(sl_lane_t *lane)
 {
-    const int is_quiet =
-        lane->state == SL_LANE_IDLE && lane->n_queued == lane->n_ended &&
-        !lane->nccl->is_lost && !lane->nccl->has_failed &&
-        !sl_world_has_failed(lane->nccl->params.world);
+    const int is_quiet = lane->state == SL_LANE_IDLE &&
+                         lane->n_queued == lane->n_ended &&
+                         !lane->nccl->is_lost && !lane->nccl->has_failed &&
+                         !sl_world_has_failed(lane->nccl->params.world);
 
     if (is_quiet && sl_lane_enter(lane) >= 0 && finalize(lane) >= 0) {
         if (ncclCommDestroy(lane->comm) != ncclSuccess) {

@@ -72,8 +72,7 @@ int sl_lane_has_work(const sl_lane_t *lane)
 /* Sender, lock held: what is ready, and the notice that says so. */
 static void take_ready(sl_lane_t *lane, sl_lane_group_t *group)
 {
-    sl_lane_notice_t *notice =
-        &lane->notices[lane->n_queued % SL_LANE_NOTICES];
+    sl_lane_notice_t *notice = &lane->notices[lane->n_queued % SL_LANE_NOTICES];
 
     while (lane->ready != NULL && group->n < SL_LANE_GROUP) {
         sl_message_t *message = lane->ready;
@@ -85,8 +84,6 @@ static void take_ready(sl_lane_t *lane, sl_lane_group_t *group)
         }
         notice->tags[group->n] = (uint16_t)channel->tag;
         group->items[group->n].channel = message->channel;
-        group->items[group->n].message = message;
-        group->items[group->n].slot = sl_remote_slot(channel, message->number);
         group->items[group->n].memory = (void *)(uintptr_t)message->data;
         group->items[group->n].bytes = message->bytes;
         group->n++;
@@ -116,7 +113,6 @@ static sl_status_t take_notice(sl_lane_t *lane, sl_lane_group_t *group)
         end = sl_nccl_end(channel);
         slot = sl_remote_slot(channel, end->n_posted++);
         group->items[group->n].channel = channel;
-        group->items[group->n].slot = slot;
         group->items[group->n].memory = channel->remote->slot_ptrs[slot];
         group->items[group->n].bytes = (size_t)end->sizes[slot];
         if (end->sizes[slot] > channel->remote->max_bytes) {
@@ -132,25 +128,6 @@ out:
 
 /* ---- launching ---- */
 
-/* What the tensors wait for on the device: to be written. */
-static sl_status_t follow_writers(const sl_lane_group_t *group)
-{
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < group->n; i++) {
-        const sl_nccl_end_t *end = sl_nccl_end(group->items[i].channel);
-
-        SL_TRY(status,
-               SL_CUDA(cudaStreamWaitEvent(group->lane->stream,
-                                           end->events[group->items[i].slot],
-                                           0)),
-               out);
-    }
-out:
-    return status;
-}
-
 static sl_status_t call_each(const sl_lane_group_t *group)
 {
     const sl_lane_t *lane = group->lane;
@@ -162,11 +139,10 @@ static sl_status_t call_each(const sl_lane_group_t *group)
         const size_t bytes = group->items[i].bytes;
 
         /* both are rank 0 and 1 of their communicator */
-        status = lane->is_sender
-                     ? SL_NCCL(ncclSend(memory, bytes, ncclUint8, 1, lane->comm,
-                                        lane->stream))
-                     : SL_NCCL(ncclRecv(memory, bytes, ncclUint8, 0, lane->comm,
-                                        lane->stream));
+        status = lane->is_sender ? SL_NCCL(ncclSend(memory, bytes, ncclUint8, 1,
+                                                    lane->comm, lane->stream))
+                                 : SL_NCCL(ncclRecv(memory, bytes, ncclUint8, 0,
+                                                    lane->comm, lane->stream));
     }
     return status;
 }
@@ -211,22 +187,13 @@ static void on_end(void *arg)
     (void)pthread_mutex_unlock(&nccl->lock);
 }
 
-/* The group is in the stream: events and the end behind it. */
+/* The group is in the stream: behind it what tells of its end. */
 static sl_status_t follow_group(sl_lane_t *lane)
 {
-    sl_lane_group_t *group = lane->launching;
-    sl_status_t status = SL_OK;
-    int i;
+    sl_status_t status;
 
-    for (i = 0; !lane->is_sender && i < group->n; i++) {
-        const sl_nccl_end_t *end = sl_nccl_end(group->items[i].channel);
-
-        SL_TRY(status,
-               SL_CUDA(cudaEventRecord(end->events[group->items[i].slot],
-                                       lane->stream)),
-               out);
-    }
-    SL_TRY(status, SL_CUDA(cudaLaunchHostFunc(lane->stream, on_end, group)),
+    SL_TRY(status,
+           SL_CUDA(cudaLaunchHostFunc(lane->stream, on_end, lane->launching)),
            out);
     lane->launching = NULL;
     lane->state = SL_LANE_IDLE;
@@ -241,9 +208,6 @@ static sl_status_t start_group(sl_lane_t *lane)
     sl_status_t status;
 
     SL_TRY(status, sl_lane_enter(lane), out);
-    if (lane->is_sender) {
-        SL_TRY(status, follow_writers(group), out);
-    }
     SL_TRY(status, launch(group), out);
     if (status == SL_OK) {
         status = follow_group(lane);
@@ -295,9 +259,9 @@ static sl_status_t async_status(const sl_lane_t *lane)
     sl_status_t status;
 
     SL_TRY(status, SL_NCCL(ncclCommGetAsyncError(lane->comm, &result)), out);
-    status = sl_nccl_status((int)result,
-                            lane->is_sender ? "ncclSend" : "ncclRecv", __FILE__,
-                            __LINE__);
+    status =
+        sl_nccl_status((int)result, lane->is_sender ? "ncclSend" : "ncclRecv",
+                       __FILE__, __LINE__);
 out:
     return status;
 }

@@ -64,7 +64,8 @@ static void fail(sl_nccl_t *nccl, sl_status_t status)
     char detail[SL_ERROR_DETAIL_BYTES];
 
     (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
-    if (status == SL_ERR_COMM && sl_abort_await(nccl->params.abort, REASON_MS)) {
+    if (status == SL_ERR_COMM &&
+        sl_abort_await(nccl->params.abort, REASON_MS)) {
         return;
     }
     sl_last_error_set(detail);

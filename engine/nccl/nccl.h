@@ -7,18 +7,18 @@
  * communicator of two, a stream and a port of its own. All channels of that
  * direction share it. One thread a rank, the driver, makes all calls of NCCL.
  *
- * 1. The sender's op records an event behind the ops that wrote the tensor and
- *    sends a *header* (its size) on the channel's own port. As any message it
- *    leaves when the receiver has a slot. So it is the share's gate and the
- *    order of ops that let a tensor go.
+ * 1. When the ops that wrote the tensor have run, an op (is_host) sends a
+ *    *header*, its size, on the channel's own port. As any message it leaves
+ *    when the receiver has a slot. So it is the share's gate and the order of
+ *    ops that let a tensor go.
  * 2. When the header has left, the sender's driver takes what is ready on the
  *    lane as a group, sends a *notice* that names the channels on the lane's
- *    port, and queues the group: wait for the events, ncclSend each.
+ *    port, and queues the group: ncclSend each.
  * 3. The receiver's driver takes notices in their order and queues the same
  *    group: ncclRecv into the slots. A function of the host at its end says
  *    that the tensors have arrived, or left.
- * 4. The op that receives waits for the slot's event, copies and frees the
- *    slot. What arrives does so beside all ops.
+ * 4. The op that receives copies out of the slot, the next one frees it. What
+ *    arrives does so beside all ops.
  *
  * **No deadlock.** NCCL's kernels wait on the device for the other side, and
  * any call that waits for the device (cudaFree, a module's first launch) waits
@@ -27,9 +27,8 @@
  *   then. Notices need no room but the lane's port, which the driver empties
  *   whatever executors do. So each send is matched after a time that depends
  *   on drivers and links alone, not on any program of a stage.
- * - The event that a send waits for is behind ops that are in the device's
- *   queue already. That queue waits only for events of tensors that have
- *   arrived. So it passes.
+ * - A tensor is written when its header goes, and has arrived when it is
+ *   copied out: no stream waits for an event of another.
  * - Both sides of a lane queue the same groups in the same order, the order of
  *   the notices, on one stream each. A group's operations progress together.
  *   So the first group of a lane that has not ended waits for nothing but its
@@ -74,8 +73,8 @@ typedef struct sl_lane_key {
 } sl_lane_key_t;
 
 typedef struct sl_nccl_params {
-    sl_world_t *world; /**< borrowed */
-    sl_abort_t *abort; /**< borrowed; failures are raised there */
+    sl_world_t *world;              /**< borrowed */
+    sl_abort_t *abort;              /**< borrowed; failures are raised there */
     const sl_device_set_t *devices; /**< borrowed; of this rank */
     uint64_t stuck_ns; /**< a group that has not ended by then has failed
                             (default 120 s) */
@@ -119,8 +118,8 @@ void sl_nccl_pause(sl_nccl_t *nccl);
  *  @return SL_OK; an error: no lane can be used any more */
 SL_NODISCARD sl_status_t sl_nccl_recover(sl_nccl_t *nccl);
 
-/** Instead: there will be no recovery. Aborts what is under way, so that nothing
- *  waits for it. Paused before. */
+/** Instead: there will be no recovery. Aborts what is under way, so that
+ * nothing waits for it. Paused before. */
 void sl_nccl_lose(sl_nccl_t *nccl);
 
 /** Communicators made since creation. */

@@ -43,9 +43,7 @@ typedef struct sl_lane_group {
     int n;
     struct {
         sl_channel_t *channel;
-        sl_message_t *message; /**< sender */
-        size_t slot;           /**< of the channel; its event too */
-        void *memory;          /**< on the device */
+        void *memory; /**< on the device */
         size_t bytes;
     } items[SL_LANE_GROUP];
 } sl_lane_group_t;
@@ -78,8 +76,8 @@ struct sl_lane {
 
     /* guarded by nccl->lock */
     sl_message_t *ready, **ready_end; /**< sender: headers that have left */
-    uint64_t n_notices; /**< that have left, or arrived */
-    uint64_t n_ended;   /**< groups */
+    uint64_t n_notices;               /**< that have left, or arrived */
+    uint64_t n_ended;                 /**< groups */
     sl_channel_t **channels; /**< receiver: owned; by tag, NULL: not open */
     size_t n_channels;
 };
@@ -129,11 +127,10 @@ void sl_lane_end(sl_lane_t *lane);
 /** What a channel has beside the common part (sl_remote.own). */
 typedef struct sl_nccl_end {
     sl_lane_t *lane;
-    cudaEvent_t *events; /**< owned, n_slots: written, or arrived */
-    uint64_t *sizes;     /**< receiver: owned, the headers' memory */
-    void **size_ptrs;    /**< owned, of these */
-    uint64_t n_headers;  /**< receiver: arrived; guarded by nccl->lock */
-    uint64_t n_posted;   /**< receiver: the driver's */
+    uint64_t *sizes;    /**< receiver: owned, the headers' memory */
+    void **size_ptrs;   /**< owned, of these */
+    uint64_t n_headers; /**< receiver: arrived; guarded by nccl->lock */
+    uint64_t n_posted;  /**< receiver: the driver's */
     /** Sender: whose headers are on their way; guarded likewise. */
     sl_message_t *sent, **sent_end;
 } sl_nccl_end_t;

@@ -23,8 +23,8 @@ static void count(const sl_nccl_t *nccl, uint64_t *counts, int n_ranks)
     const sl_lane_t *lane;
 
     for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
-        const int is_well = lane->state == SL_LANE_IDLE ||
-                            lane->state == SL_LANE_LAUNCHING;
+        const int is_well =
+            lane->state == SL_LANE_IDLE || lane->state == SL_LANE_LAUNCHING;
 
         counts[lane->peer + (lane->is_sender ? 0 : n_ranks)] +=
             lane->n_queued + (is_well ? 0 : BROKEN);

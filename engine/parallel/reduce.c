@@ -257,8 +257,7 @@ sl_status_t sl_values_send(sl_stage_t *stage, int bucket)
 
     SL_TRY(status, send_results(stage, bucket, stage->buckets[bucket].value),
            out);
-    status =
-        b < 0 ? SL_OK : receive_results(stage, b, stage->buckets[b].value);
+    status = b < 0 ? SL_OK : receive_results(stage, b, stage->buckets[b].value);
 out:
     return status;
 }

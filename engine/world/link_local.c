@@ -44,10 +44,10 @@ enum {
 typedef struct local {
     sl_link_t base;
     hub_t *hub;
-    list_t sends;                    /* not yet copied */
-    list_t sent;                     /* copied, not yet reported */
-    note_t *notes, **notes_end;      /* not yet brought */
-    uint64_t jitter, n_draws;        /* seed 0: none */
+    list_t sends;               /* not yet copied */
+    list_t sent;                /* copied, not yet reported */
+    note_t *notes, **notes_end; /* not yet brought */
+    uint64_t jitter, n_draws;   /* seed 0: none */
     void (*copy)(void *to, const void *from, size_t bytes); /* NULL: memcpy */
     unsigned char is_held[N_BLOCKS]; /* of this poll: what comes later waits */
 } local_t;

@@ -98,8 +98,8 @@ static void free_pair(end_t ends[2])
     int r;
 
     for (r = 0; r < 2; r++) {
-        assert_int_equal(
-            settle(ends[r].comm, ncclCommFinalize(ends[r].comm)), ncclSuccess);
+        assert_int_equal(settle(ends[r].comm, ncclCommFinalize(ends[r].comm)),
+                         ncclSuccess);
     }
     for (r = 0; r < 2; r++) {
         assert_int_equal(ncclCommDestroy(ends[r].comm), ncclSuccess);
@@ -450,10 +450,10 @@ static void freed_memory_is_reported(void **state)
     use(&ends[0]);
     gone = device_alloc(64);
     ok(cudaFree(gone));
-    assert_int_equal(settle(ends[0].comm,
-                            ncclSend(gone, 64, ncclUint8, 1, ends[0].comm,
-                                     ends[0].stream)),
-                     ncclInvalidArgument);
+    assert_int_equal(
+        settle(ends[0].comm,
+               ncclSend(gone, 64, ncclUint8, 1, ends[0].comm, ends[0].stream)),
+        ncclInvalidArgument);
     expect_report("ncclSend");
     abort_pair(ends);
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "standin.h"
 #include "engine/world/world_internal.h"
+#include "standin.h"
 #include "tests/engine/rank_bed.h"
 
 static rank_bed_t bed;
@@ -57,8 +57,8 @@ static void body_choose(bed_member_t *member)
 
 static void choose(int n_gpus, const choice_t *choice)
 {
-    fixture_run_t run = {.rows = 4, .n_micro = 2, .n_devices = 1,
-                         .n_stages = 3, .n_steps = 1};
+    fixture_run_t run = {
+        .rows = 4, .n_micro = 2, .n_devices = 1, .n_stages = 3, .n_steps = 1};
 
     standin_set_devices(n_gpus);
     run.model = fixture_mlp();
@@ -123,16 +123,17 @@ static void staged_when_nccl_does_not_start(void **state)
 static void body_refused(bed_member_t *member)
 {
     member->params.transport = SL_TRANSPORT_NCCL;
-    (void)MEMBER_CHECK(member, sl_engine_create(&member->params,
-                                                &member->engine) == SL_ERR_COMM);
-    (void)MEMBER_CHECK(member, strstr(sl_last_error(), "ncclGetUniqueId") !=
-                                   NULL);
+    (void)MEMBER_CHECK(member,
+                       sl_engine_create(&member->params, &member->engine) ==
+                           SL_ERR_COMM);
+    (void)MEMBER_CHECK(member,
+                       strstr(sl_last_error(), "ncclGetUniqueId") != NULL);
 }
 
 static void refused_when_nccl_was_asked_for(void **state)
 {
-    fixture_run_t run = {.rows = 4, .n_micro = 2, .n_devices = 1,
-                         .n_stages = 3, .n_steps = 1};
+    fixture_run_t run = {
+        .rows = 4, .n_micro = 2, .n_devices = 1, .n_stages = 3, .n_steps = 1};
 
     (void)state;
     standin_set_devices(3);
@@ -215,12 +216,9 @@ static void all_ways_give_the_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(nccl_where_each_rank_has_a_gpu),
-        T(staged_where_ranks_share_a_gpu),
-        T(cuda_aware_where_the_link_is),
-        T(staged_when_nccl_does_not_start),
-        T(refused_when_nccl_was_asked_for),
-        T(all_ways_give_the_same_bits),
+        T(nccl_where_each_rank_has_a_gpu),  T(staged_where_ranks_share_a_gpu),
+        T(cuda_aware_where_the_link_is),    T(staged_when_nccl_does_not_start),
+        T(refused_when_nccl_was_asked_for), T(all_ways_give_the_same_bits),
     };
 
     /* models of the fixture are for CUDA devices */

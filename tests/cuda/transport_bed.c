@@ -27,9 +27,8 @@ static size_t bytes_of(const bed_line_t *line, int m)
     const sl_rng_t rng =
         sl_rng_at(9, (uint32_t)line->from, (uint32_t)line->to, 0, 0);
 
-    return line->is_even
-               ? line->max_bytes
-               : 1 + sl_rng_u32(&rng, (uint64_t)m) % line->max_bytes;
+    return line->is_even ? line->max_bytes
+                         : 1 + sl_rng_u32(&rng, (uint64_t)m) % line->max_bytes;
 }
 
 static unsigned char byte_of(const bed_line_t *line, int round, int m)
@@ -110,10 +109,10 @@ static sl_status_t send_all(worker_t *worker, room_t *room)
         }
         if (m >= room->n) {
             SL_TRY(status, sl_channel_wait_taken(channel, m - room->n), out);
-            SL_TRY(status,
-                   sl_op_manager_wait(room->device->ops, tickets[i],
-                                      UINT64_MAX),
-                   out);
+            SL_TRY(
+                status,
+                sl_op_manager_wait(room->device->ops, tickets[i], UINT64_MAX),
+                out);
         }
         memset(host, byte_of(line, worker->round, m), bytes);
         SL_TRY(status,
@@ -153,8 +152,8 @@ static sl_status_t receive_all(worker_t *worker, room_t *room)
                sl_channel_receive(channel, room->device->ops, m,
                                   room->blocks[i]->ptr, bytes, NULL),
                out);
-        SL_TRY(status, sl_device_copy_ticket(room->device, &copy, NULL, &ticket),
-               out);
+        SL_TRY(status,
+               sl_device_copy_ticket(room->device, &copy, NULL, &ticket), out);
         SL_TRY(status,
                sl_op_manager_wait(room->device->ops, ticket, UINT64_MAX), out);
         for (k = 0; k < bytes; k++) {
@@ -220,8 +219,8 @@ static void open_lines(bed_rank_t *rank)
         channel->layer = i;
         channel->is_sender = line->from == rank->rank;
         channel->peer = channel->is_sender ? line->to : line->from;
-        channel->tag = channel->is_sender ? n_to[line->to]++
-                                          : n_from[line->from]++;
+        channel->tag =
+            channel->is_sender ? n_to[line->to]++ : n_from[line->from]++;
         channel->n_slots = line->n_slots;
         channel->transport = plan->transport;
         channel->nccl = rank->nccl;
@@ -265,8 +264,7 @@ static void connect_nccl(bed_rank_t *rank)
         params.stuck_ns = plan->stuck_ns;
     }
     BED_TRUE(sl_nccl_create(&params, &rank->nccl) == SL_OK);
-    BED_TRUE(sl_nccl_connect(rank->nccl, rank->world, keys, n, SL_OK) ==
-             SL_OK);
+    BED_TRUE(sl_nccl_connect(rank->nccl, rank->world, keys, n, SL_OK) == SL_OK);
 }
 
 static sl_status_t recover_nccl(bed_rank_t *rank, sl_status_t status)
@@ -351,8 +349,7 @@ static void run_round(bed_rank_t *rank, int round)
         }
         BED_TRUE(sl_channel_reset(&rank->channels[i],
                                   plan->lines[i].n_messages) == SL_OK);
-        workers[n] =
-            (worker_t){.rank = rank, .line = i, .round = round};
+        workers[n] = (worker_t){.rank = rank, .line = i, .round = round};
         BED_TRUE(pthread_create(&workers[n].thread, NULL, work, &workers[n]) ==
                  0);
         n++;
@@ -439,8 +436,8 @@ int bed_run(const bed_plan_t *plan, bed_rank_t *ranks)
         open_devices(plan, &ranks[r]);
     }
     for (r = 0; r < plan->n_ranks; r++) {
-        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]),
-                         0);
+        assert_int_equal(
+            pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
     for (r = 0; r < plan->n_ranks; r++) {
         (void)pthread_join(threads[r], NULL);

@@ -50,11 +50,11 @@ typedef struct bed_rank {
     struct sl_nccl *nccl;
     sl_abort_t abort;
     sl_channel_t channels[LINES_MAX]; /**< peer -1: not of this rank */
-    int n_failed;        /**< rounds */
-    char detail[1024];   /**< of the latest failure */
-    sl_status_t status;  /**< likewise */
-    uint64_t n_made;     /**< communicators, at the end */
-    int is_over;         /**< does not take part any more */
+    int n_failed;                     /**< rounds */
+    char detail[1024];                /**< of the latest failure */
+    sl_status_t status;               /**< likewise */
+    uint64_t n_made;                  /**< communicators, at the end */
+    int is_over;                      /**< does not take part any more */
 } bed_rank_t;
 
 /** Run it. @return faults; ranks[] has what came out */

@@ -22,7 +22,10 @@ bed_plan_t both_ways(int n_messages)
                   {.from = 1, .to = 0, .n_slots = 1, .max_bytes = 700},
                   {.from = 0, .to = 1, .n_slots = 4, .max_bytes = 1},
                   {.from = 1, .to = 0, .n_slots = 3, .max_bytes = LARGE},
-                  {.from = 0, .to = 1, .n_slots = 1, .max_bytes = 4096,
+                  {.from = 0,
+                   .to = 1,
+                   .n_slots = 1,
+                   .max_bytes = 4096,
                    .is_even = 1}}};
     int i;
 
@@ -34,14 +37,21 @@ bed_plan_t both_ways(int n_messages)
 
 bed_plan_t many_small(int n_messages)
 {
-    const bed_plan_t plan = {
-        .n_ranks = 2,
-        .n_lines = 2,
-        .n_rounds = 1,
-        .lines = {{.from = 0, .to = 1, .n_slots = 2, .max_bytes = 8,
-                   .is_even = 1, .n_messages = n_messages},
-                  {.from = 1, .to = 0, .n_slots = 2, .max_bytes = 8,
-                   .is_even = 1, .n_messages = n_messages}}};
+    const bed_plan_t plan = {.n_ranks = 2,
+                             .n_lines = 2,
+                             .n_rounds = 1,
+                             .lines = {{.from = 0,
+                                        .to = 1,
+                                        .n_slots = 2,
+                                        .max_bytes = 8,
+                                        .is_even = 1,
+                                        .n_messages = n_messages},
+                                       {.from = 1,
+                                        .to = 0,
+                                        .n_slots = 2,
+                                        .max_bytes = 8,
+                                        .is_even = 1,
+                                        .n_messages = n_messages}}};
 
     return plan;
 }
@@ -86,12 +96,11 @@ static int unlucky(const bed_plan_t *plan, int round)
 static void chaos(struct bed_rank *rank, int round, int is_middle)
 {
     const int wants_middle = draw(round, 2) % 2u == 0;
-    const struct timespec pause = {
-        .tv_nsec = (long)(draw(round, 3) % 2000000u)};
+    const struct timespec pause = {.tv_nsec =
+                                       (long)(draw(round, 3) % 2000000u)};
     sl_status_t status = SL_OK;
 
-    if (unlucky(rank->plan, round) == rank->rank &&
-        is_middle == wants_middle) {
+    if (unlucky(rank->plan, round) == rank->rank && is_middle == wants_middle) {
         (void)nanosleep(&pause, NULL);
         SL_REFUSE(status, SL_ERR_QUOTA, out, "rank %d is unlucky", rank->rank);
     }

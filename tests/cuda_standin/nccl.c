@@ -124,8 +124,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int n_ranks,
     ncclResult_t result = ncclInProgress;
 
     ENTER(ncclCommInitRankConfig);
-    if (n_ranks < 1 || n_ranks > HUB_MAX_RANKS || rank < 0 ||
-        rank >= n_ranks || (config != NULL && !is_config(config))) {
+    if (n_ranks < 1 || n_ranks > HUB_MAX_RANKS || rank < 0 || rank >= n_ranks ||
+        (config != NULL && !is_config(config))) {
         return ncclInvalidArgument;
     }
     comm = calloc(1, sizeof(*comm));
@@ -361,10 +361,10 @@ ncclResult_t ncclGroupEnd(void)
 /* ---- operations ---- */
 
 static const uint64_t type_bytes[ncclNumTypes] = {
-    [ncclInt8] = 1,       [ncclUint8] = 1,      [ncclInt32] = 4,
-    [ncclUint32] = 4,     [ncclInt64] = 8,      [ncclUint64] = 8,
-    [ncclFloat16] = 2,    [ncclFloat32] = 4,    [ncclFloat64] = 8,
-    [ncclBfloat16] = 2,   [ncclFloat8e4m3] = 1, [ncclFloat8e5m2] = 1};
+    [ncclInt8] = 1,     [ncclUint8] = 1,      [ncclInt32] = 4,
+    [ncclUint32] = 4,   [ncclInt64] = 8,      [ncclUint64] = 8,
+    [ncclFloat16] = 2,  [ncclFloat32] = 4,    [ncclFloat64] = 8,
+    [ncclBfloat16] = 2, [ncclFloat8e4m3] = 1, [ncclFloat8e5m2] = 1};
 
 /* With the group begun. */
 static ncclResult_t check(const op_t *op, const char *call)

@@ -53,8 +53,8 @@ hub_t *hub_open(const ncclUniqueId *id)
     if (file < 0) {
         return NULL;
     }
-    hub = mmap(NULL, sizeof(hub_t), PROT_READ | PROT_WRITE, MAP_SHARED, file,
-               0);
+    hub =
+        mmap(NULL, sizeof(hub_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     (void)close(file);
     return hub == MAP_FAILED ? NULL : hub;
 }
@@ -147,12 +147,11 @@ static void check_head(const op_t *op, const head_t *head)
 {
     if (head->n != op->n || head->type != op->type) {
         lock();
-        standin_complain("ncclRecv of %llu elements of type %llu from rank %d "
-                         "meets an ncclSend of %llu of type %llu",
-                         (unsigned long long)op->n,
-                         (unsigned long long)op->type, op->peer,
-                         (unsigned long long)head->n,
-                         (unsigned long long)head->type);
+        standin_complain(
+            "ncclRecv of %llu elements of type %llu from rank %d "
+            "meets an ncclSend of %llu of type %llu",
+            (unsigned long long)op->n, (unsigned long long)op->type, op->peer,
+            (unsigned long long)head->n, (unsigned long long)head->type);
         unlock();
         atomic_store(&op->comm->async_error, ncclInternalError);
     }

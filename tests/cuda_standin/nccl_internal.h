@@ -24,7 +24,7 @@ enum {
 
 /* What one rank sends another: messages, each a head and its bytes. */
 typedef struct ring {
-    _Atomic uint64_t n_written, n_read; /* bytes, ever */
+    _Atomic uint64_t n_written, n_read;  /* bytes, ever */
     atomic_int has_sender, has_receiver; /* each has called once */
     unsigned char data[RING_BYTES];
 } ring_t;
@@ -32,7 +32,7 @@ typedef struct ring {
 typedef struct hub {
     atomic_int n_ranks;
     atomic_int n_here;
-    atomic_int devices[HUB_MAX_RANKS]; /* number plus 1; 0: not here */
+    atomic_int devices[HUB_MAX_RANKS];          /* number plus 1; 0: not here */
     ring_t rings[HUB_MAX_RANKS][HUB_MAX_RANKS]; /* from, to */
 } hub_t;
 

@@ -48,7 +48,8 @@ static int is_behind(const batch_t *batch, const op_t *op)
     for (other = batch->ops; other != op; other = other->next) {
         if (other->peer == op->peer && other->is_send == op->is_send &&
             !other->is_done &&
-            !(op->is_send && other->has_head && other->n_moved == other->bytes)) {
+            !(op->is_send && other->has_head &&
+              other->n_moved == other->bytes)) {
             return 1;
         }
     }
@@ -92,9 +93,8 @@ static void batch_run(task_t *task)
     }
     /* what has failed goes no further, and ends when it is aborted */
     while (!atomic_load(&comm->is_aborted)) {
-        const int moved = atomic_load(&comm->async_error) == 0
-                              ? batch_progress(batch)
-                              : 0;
+        const int moved =
+            atomic_load(&comm->async_error) == 0 ? batch_progress(batch) : 0;
 
         if (moved < 0) {
             break;
