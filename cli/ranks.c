@@ -251,7 +251,9 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
 {
     const int n = sl_world_size(world);
     const int self = sl_world_rank(world);
-    const rank_share_t mine = {sl_device_cores_hash(), sl_device_gpus_hash()};
+    const int has_gpus = strncmp(params->spec, "cuda", 4) == 0;
+    const rank_share_t mine = {sl_device_cores_hash(),
+                               has_gpus ? sl_device_gpus_hash() : 0};
     rank_share_t *all = NULL;
     sl_status_t status;
     int i;

@@ -182,11 +182,11 @@ static sl_status_t cpu_plan(const sl_device_params_t *params,
     plan_cores(params, plan->n_devices, n_cores, plan);
     plan->first_cores =
         plan->cores + (size_t)n_cores * (size_t)params->local_rank;
-    plan->memory_bytes =
-        params->memory_bytes > 0
-            ? params->memory_bytes
-            : sl_machine_memory_bytes() / (size_t)plan->n_devices /
-                  (size_t)params->n_on_host;
+    plan->memory_bytes = params->memory_bytes > 0
+                             ? params->memory_bytes
+                             : sl_machine_memory_bytes() /
+                                   (size_t)plan->n_devices /
+                                   (size_t)params->n_on_host;
 out:
     return status;
 }
@@ -254,9 +254,10 @@ static sl_status_t parse_spec(const char *spec, int *kind_p, int *n_p)
     SL_TRY(status, find_kind(spec, kind_p), out);
     colon = strchr(spec, ':');
     if (colon != NULL) {
-        SL_TRY(status,
-               sl_parse_int("number of devices", colon + 1, 1, SL_MAX_DEVICES, &n),
-               out);
+        SL_TRY(
+            status,
+            sl_parse_int("number of devices", colon + 1, 1, SL_MAX_DEVICES, &n),
+            out);
     }
     *n_p = (int)n;
 out:

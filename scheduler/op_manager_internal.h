@@ -60,12 +60,12 @@ struct sl_op_manager {
     int *cores;
     int n_cores;
     uint64_t created_ns;
-    int start_error;                 /* guarded by lock, errno of the start */
-    int is_started;                  /* guarded by lock */
-    int is_stopping;                 /* guarded by lock */
-    sl_status_t open_status;         /* guarded by lock, of the backend */
-    int is_asleep;                   /* guarded by lock, SL_OP_* */
-    int is_woken;                    /* guarded by lock: by the backend */
+    int start_error;         /* guarded by lock, errno of the start */
+    int is_started;          /* guarded by lock */
+    int is_stopping;         /* guarded by lock */
+    sl_status_t open_status; /* guarded by lock, of the backend */
+    int is_asleep;           /* guarded by lock, SL_OP_* */
+    int is_woken;            /* guarded by lock: by the backend */
     /* the section that is open, guarded by lock; ops held are in the ring and
      * not published yet */
     uint32_t section; /* 0 = none */

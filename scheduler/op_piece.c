@@ -84,15 +84,20 @@ out:
     return status;
 }
 
-static void mark_parts(sl_op_stream_t *stream, const sl_flight_t *flight)
+static void mark_parts(sl_op_stream_t *stream, uint64_t n_ops)
 {
     uint64_t i;
 
-    for (i = 1; i < flight->n_ops; i++) {
+    for (i = 0; i < n_ops; i++) {
+        const sl_op_slot_t *slot = sl_stream_slot(stream, stream->n_begun + i);
         sl_flight_t *part = sl_stream_flight(stream, stream->n_begun + i);
 
-        memset(part, 0, sizeof(*part));
-        part->kind = SL_FLIGHT_PART;
+        if (i > 0) {
+            memset(part, 0, sizeof(*part));
+            part->kind = SL_FLIGHT_PART;
+        }
+        part->part_ns = 1.0 + (double)sl_op_names_mean_ns(
+                                  stream->manager->names, slot->name_id);
     }
 }
 
@@ -119,7 +124,7 @@ int sl_piece_begin(sl_op_stream_t *stream, sl_flight_t *flight)
         stream->plain_until = stream->n_begun + flight->n_ops;
         return 0;
     }
-    mark_parts(stream, flight);
+    mark_parts(stream, flight->n_ops);
     sl_stream_count_in(stream, flight);
     status = stream->backend->launch(stream->ctx, flight->piece->graph);
     if (status >= 0) {

@@ -28,8 +28,7 @@ int sl_op_section_hold(sl_op_manager_t *manager, sl_op_slot_t *slot)
         sl_op_section_cut(manager);
         return 0;
     }
-    slot->section =
-        (uint64_t)manager->section << 32 | manager->section_piece;
+    slot->section = (uint64_t)manager->section << 32 | manager->section_piece;
     manager->n_held++;
     if (manager->n_held >= manager->n_slots / 2) {
         sl_op_section_cut(manager);

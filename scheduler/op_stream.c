@@ -276,8 +276,8 @@ static int start_next(sl_op_stream_t *stream)
         return start_on_device(stream, slot, flight);
     }
     memset(flight, 0, sizeof(*flight));
-    flight->kind = sl_stream_is_failed(stream) ? SL_FLIGHT_SKIPPED
-                                               : SL_FLIGHT_HOST;
+    flight->kind =
+        sl_stream_is_failed(stream) ? SL_FLIGHT_SKIPPED : SL_FLIGHT_HOST;
     stream->n_begun++;
     stream->n_units++;
     return 1;

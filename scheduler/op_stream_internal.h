@@ -43,6 +43,7 @@ typedef struct sl_flight {
     double mean_ns;     /* of its name when it started; 0 = not known */
     uint64_t queued_ns;
     uint64_t n_ops; /* that run as one, this one the first */
+    double part_ns; /* its part of their time, in proportion */
     sl_op_piece_t *piece;
     sl_status_t seen; /* of the mark behind it; SL_INPROGRESS = look again */
 } sl_flight_t;
@@ -70,7 +71,7 @@ typedef struct sl_op_stream {
     /* runs of ops */
     sl_op_piece_t pieces[SL_MAX_PIECES];
     int n_pieces;
-    uint64_t plain_until; /* ops before it go one by one */
+    uint64_t plain_until;   /* ops before it go one by one */
     uint64_t shown_busy_ns; /* guarded by the manager's lock */
 } sl_op_stream_t;
 

@@ -116,31 +116,25 @@ static void show_busy(sl_op_stream_t *stream, const sl_flight_t *flight,
 static void count_ops(sl_op_stream_t *stream, uint64_t n_ops, uint64_t start_ns,
                       uint64_t end_ns)
 {
-    sl_op_manager_t *manager = stream->manager;
     const double busy_ns = (double)(end_ns - start_ns);
     uint64_t from_ns = start_ns;
-    double total_ns = 0.0;
-    double sum_ns = 0.0;
+    double total = 0.0;
+    double sum = 0.0;
     uint64_t i;
 
-    for (i = 0; i < n_ops && n_ops > 1; i++) {
-        const sl_op_slot_t *slot = sl_stream_slot(stream, stream->n_done + i);
-
-        total_ns +=
-            1.0 + (double)sl_op_names_mean_ns(manager->names, slot->name_id);
+    for (i = 0; i < n_ops; i++) {
+        total += sl_stream_flight(stream, stream->n_done + i)->part_ns;
     }
     for (i = 0; i < n_ops; i++) {
         const sl_op_slot_t *slot = sl_stream_slot(stream, stream->n_done + i);
         uint64_t to_ns = end_ns;
 
         if (i + 1 < n_ops) {
-            sum_ns += 1.0 + (double)sl_op_names_mean_ns(manager->names,
-                                                        slot->name_id);
-            to_ns = start_ns + (uint64_t)(busy_ns * (sum_ns / total_ns));
-            to_ns = to_ns < end_ns ? to_ns : end_ns;
-            to_ns = to_ns > from_ns ? to_ns : from_ns;
+            sum += sl_stream_flight(stream, stream->n_done + i)->part_ns;
+            to_ns = start_ns + (uint64_t)(busy_ns * (sum / total));
         }
-        sl_op_names_add(manager->names, slot->name_id, to_ns - from_ns);
+        to_ns = to_ns < end_ns ? to_ns : end_ns;
+        sl_op_names_add(stream->manager->names, slot->name_id, to_ns - from_ns);
         sl_op_span_add(slot->span, from_ns, to_ns);
         from_ns = to_ns;
     }

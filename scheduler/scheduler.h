@@ -107,7 +107,7 @@ struct sl_op {
     /** Of a load: the ticket of an op submitted earlier; 0 = all of them,
      *  SL_OP_AFTER_NOTHING = none. */
     uint64_t after;
-    const void *args;    /**< borrowed for the call of submit, then copied */
+    const void *args; /**< borrowed for the call of submit, then copied */
 };
 
 typedef struct sl_op_manager_params {
@@ -229,9 +229,9 @@ SL_API void sl_op_manager_mark(sl_op_manager_t *manager, uint32_t position);
  *
  * The ops become pieces. A piece ends at the section's end, at a host op, a
  * load, an op of another thread, a wait for one of its ops, a drain, and when
- * half of the ring is in it. Its ops start when it ends, not before: submit without
- * long pauses, and wait for nobody who waits for them. It counts as run as
- * a whole, is let in by the gate as one op, and is charged as its measured
+ * half of the ring is in it. Its ops start when it ends, not before: submit
+ * without long pauses, and wait for nobody who waits for them. It counts as run
+ * as a whole, is let in by the gate as one op, and is charged as its measured
  * time, which the statistics by name and the spans divide by what its ops took
  * lately.
  *

@@ -167,9 +167,8 @@ static sl_status_t capture_begin(void *ctx)
 {
     const executor_t *executor = ctx;
 
-    return SL_CUDA(
-        cudaStreamBeginCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
-                               cudaStreamCaptureModeThreadLocal));
+    return SL_CUDA(cudaStreamBeginCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
+                                          cudaStreamCaptureModeThreadLocal));
 }
 
 /* One that is not valid ends with an error. */
@@ -310,10 +309,10 @@ static sl_status_t make_queues(executor_t *executor)
     for (i = 0; i < SL_OP_N_QUEUES; i++) {
         cudaStream_t queue = NULL;
 
-        SL_TRY(status,
-               SL_CUDA(
-                   cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking)),
-               out);
+        SL_TRY(
+            status,
+            SL_CUDA(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking)),
+            out);
         executor->streams[i].device = executor->device;
         executor->streams[i].queue = queue;
     }
@@ -344,8 +343,7 @@ static sl_status_t executor_open(const sl_op_backend_params_t *params,
     executor->n_marks = params->n_marks;
     executor->wake = params->wake;
     executor->arg = params->arg;
-    executor->marks =
-        calloc((size_t)params->n_marks, sizeof(*executor->marks));
+    executor->marks = calloc((size_t)params->n_marks, sizeof(*executor->marks));
     if (executor->marks == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, err_close, "%s: no host memory",
                 params->name);

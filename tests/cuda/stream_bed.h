@@ -74,10 +74,10 @@ static inline sl_status_t work_op(const void *args, void *stream)
         SL_TRY(status, SL_CUDA(standin_sleep(cuda->queue, work->us)), out);
     }
     if (work->n_ended != NULL) {
-        SL_TRY(status,
-               SL_CUDA(cudaLaunchHostFunc(cuda->queue, count_one,
-                                          work->n_ended)),
-               out);
+        SL_TRY(
+            status,
+            SL_CUDA(cudaLaunchHostFunc(cuda->queue, count_one, work->n_ended)),
+            out);
     }
 out:
     return status;

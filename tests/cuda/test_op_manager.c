@@ -294,8 +294,8 @@ static sl_status_t refused_op(const void *args, void *stream)
     const sl_cuda_stream_t *cuda = stream;
 
     (void)args;
-    return SL_CUDA(kernel_launch(KERNEL_ADD, 1, 4096, NULL, NULL, 0, 0, 1,
-                                 cuda->queue));
+    return SL_CUDA(
+        kernel_launch(KERNEL_ADD, 1, 4096, NULL, NULL, 0, 0, 1, cuda->queue));
 }
 
 static void a_refused_launch_fails_its_op(void **state)

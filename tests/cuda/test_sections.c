@@ -59,10 +59,8 @@ static void section_of_adds(ground_t *ground, uint32_t section, int n)
     sl_op_manager_section_begin(ground->manager, section);
     submit_copy(ground, ground->x, ground->zeros);
     for (i = 0; i < n; i++) {
-        sl_assert_ok(
-            submit_add(ground->manager, ground->x, ground->y, NULL));
-        sl_assert_ok(
-            submit_add(ground->manager, ground->y, ground->x, NULL));
+        sl_assert_ok(submit_add(ground->manager, ground->x, ground->y, NULL));
+        sl_assert_ok(submit_add(ground->manager, ground->y, ground->x, NULL));
     }
     sl_op_manager_section_end(ground->manager);
 }
@@ -174,8 +172,8 @@ static void another_thread_is_not_held_up(void **state)
     (void)state;
     sl_op_manager_section_begin(ground.manager, 1);
     submit_copy(&ground, ground.x, ground.zeros);
-    assert_int_equal(
-        pthread_create(&thread, NULL, submit_and_wait, &ground), 0);
+    assert_int_equal(pthread_create(&thread, NULL, submit_and_wait, &ground),
+                     0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     sl_assert_ok(submit_add(ground.manager, ground.x, ground.x, NULL));
     sl_op_manager_section_end(ground.manager);

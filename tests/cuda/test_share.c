@@ -120,8 +120,8 @@ static void destroy_ends_a_suspension(void **state)
     (void)state;
     share_set(manager, 0);
     for (i = 0; i < 10; i++) {
-        sl_assert_ok(submit_work(manager, "work", (work_t){100, NULL, &n_ended},
-                                 NULL));
+        sl_assert_ok(
+            submit_work(manager, "work", (work_t){100, NULL, &n_ended}, NULL));
     }
     pause_ms(5);
     assert_int_equal(atomic_load(&n_ended), 0);

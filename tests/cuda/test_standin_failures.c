@@ -76,7 +76,8 @@ static cudaError_t call_all(cudaError_t *errors)
         CALL(cudaMemcpy, (x, y, 64, cudaMemcpyDefault));
     }
     if (stream != NULL) {
-        CALL(cudaStreamBeginCapture, (stream, cudaStreamCaptureModeThreadLocal));
+        CALL(cudaStreamBeginCapture,
+             (stream, cudaStreamCaptureModeThreadLocal));
         CALL(cudaStreamEndCapture, (stream, &graph));
     }
     if (graph != NULL) {

@@ -461,8 +461,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int number)
     }
     memset(prop, 0, sizeof(*prop));
     (void)snprintf(prop->name, sizeof(prop->name), "stand-in %d", number);
-    (void)snprintf(prop->uuid.bytes, sizeof(prop->uuid.bytes), "standin-%d",
-                   number);
+    memcpy(prop->uuid.bytes, "stand-in", 8);
+    prop->uuid.bytes[8] = (char)number;
     prop->totalGlobalMem = g.memory_bytes;
     prop->sharedMemPerBlock = (size_t)48 << 10;
     prop->maxThreadsPerBlock = 1024;
