@@ -273,7 +273,7 @@ sl_cuda_attention_products_create(const sl_layer_t *layer,
                 sl_layer_label(layer, label));
     }
     all->shape = *shape;
-    all->type = sl_cuda_type_of(shape->dtype);
+    all->type = sl_cuda_type_from(shape->dtype);
     all->width = shape->heads * shape->head_dim;
     all->block_rows = block_rows_of(shape);
     all->key_step =

@@ -307,7 +307,8 @@ static sl_status_t choose_algo(sl_cuda_product_t *product,
         handle, product->desc, product->b, product->a, product->d, product->d,
         preference, MAX_ALGOS, results, &n_results);
     sl_cuda_blas_give_back();
-    if (code == CUBLAS_STATUS_NOT_SUPPORTED) {
+    if (code == CUBLAS_STATUS_NOT_SUPPORTED ||
+        code == CUBLAS_STATUS_INVALID_VALUE) { /* it may say either */
         code = CUBLAS_STATUS_SUCCESS;
         n_results = 0;
     }

@@ -180,8 +180,8 @@ static sl_status_t plan(sl_layer_plan_t *plan_p)
     linear->in = plan_p->in[0].dims[plan_p->in[0].n_dims - 1];
     linear->out = plan_p->out.dims[plan_p->out.n_dims - 1];
     linear->has_bias = plan_p->layer->n_params > 1;
-    linear->x_type = sl_cuda_type_of(plan_p->in[0].dtype);
-    linear->y_type = sl_cuda_type_of(plan_p->out.dtype);
+    linear->x_type = sl_cuda_type_from(plan_p->in[0].dtype);
+    linear->y_type = sl_cuda_type_from(plan_p->out.dtype);
     SL_TRY(status, plan_forward(plan_p, linear), err_destroy);
     if (plan_p->is_training) {
         SL_TRY(status, plan_input(plan_p, linear), err_destroy);

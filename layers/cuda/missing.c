@@ -2,23 +2,18 @@
 /* Layer types without kernels for CUDA devices: plans of theirs are refused. */
 #include "layers/layers_internal.h"
 
-#define MISSING_MAP(X)                                                         \
+/* clang-format off */
+#define SL_LAYER_MISSING_MAP(X)                                                \
     X(conv2d)                                                                  \
     X(batch_norm)                                                              \
-    X(layer_norm)                                                              \
-    X(relu)                                                                    \
-    X(gelu)                                                                    \
     X(max_pool2d)                                                              \
     X(avg_pool2d)                                                              \
     X(global_avg_pool)                                                         \
-    X(dropout)                                                                 \
-    X(embedding)                                                               \
-    X(add)                                                                     \
     X(concat)                                                                  \
     X(upsample2d)                                                              \
-    X(flatten)                                                                 \
-    X(softmax_cross_entropy)
+    X(flatten)
+/* clang-format on */
 
 #define X(id) const sl_layer_kernels_t sl_cuda_layer_##id = {.size = 0};
-MISSING_MAP(X)
+SL_LAYER_MISSING_MAP(X)
 #undef X

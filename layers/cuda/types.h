@@ -10,7 +10,7 @@
 #include "layers/tensor.h"
 
 /** For types that activations have (sl_is_real). */
-static inline sl_cuda_type_t sl_cuda_type_of(sl_dtype_t dtype)
+static inline sl_cuda_type_t sl_cuda_type_from(sl_dtype_t dtype)
 {
     return dtype == SL_DTYPE_BF16  ? SL_CUDA_BF16
            : dtype == SL_DTYPE_F16 ? SL_CUDA_F16

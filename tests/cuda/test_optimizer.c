@@ -138,6 +138,7 @@ static void updates_follow_the_formulas(void **state)
                                 .eps = 1e-8,
                                 .weight_decay = decay,
                                 .lr = (float)lr,
+                                .clip_factor = 1.0,
                                 .n = 1};
     double want, m = 0, v = 0;
     int step;

@@ -27,6 +27,31 @@ if(SL_HAVE_CUDA)
     target_sources(test_cuda_blas PRIVATE cuda/blas_values.c)
 endif()
 
+# The layers' own tests on a device, in each type of activations.
+set(sl_cuda_layer_tests
+    add
+    dropout
+    embedding
+    gelu
+    layer_norm
+    relu
+    softmax_cross_entropy)
+if(SL_HAVE_CUDA)
+    set(label gpu)
+    if(SL_CUDA STREQUAL "STANDIN")
+        set(label cuda)
+    endif()
+    foreach(name IN LISTS sl_cuda_layer_tests)
+        foreach(dtype f32 bf16 f16)
+            add_test(NAME cuda.layers_${name}_${dtype}
+                COMMAND test_layers_${name})
+            set_tests_properties(cuda.layers_${name}_${dtype} PROPERTIES
+                LABELS ${label} TIMEOUT 300 SKIP_RETURN_CODE 77
+                ENVIRONMENT "${SL_TEST_ENVIRONMENT};SLUICE_TEST_LAYER_KIND=cuda;SLUICE_TEST_LAYER_DTYPE=${dtype}")
+        endforeach()
+    endforeach()
+endif()
+
 if(SL_CUDA STREQUAL "STANDIN")
     add_library(sl_cuda_test_kernels_code STATIC cuda/standin_kernels.cpp)
     set_target_properties(sl_cuda_test_kernels_code PROPERTIES CXX_STANDARD 17
