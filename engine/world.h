@@ -25,7 +25,6 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "scheduler/scheduler.h"
 
 SL_BEGIN_DECLS
 
@@ -71,17 +70,19 @@ SL_API int sl_world_local_rank(const sl_world_t *world, int *n_p);
 /** "mpi", "tcp", "local" (threads), "none" (alone). */
 SL_API const char *sl_world_link_name(const sl_world_t *world);
 
+/** Whether the library below reads and writes memory of CUDA devices. */
+SL_API int sl_world_is_cuda_aware(const sl_world_t *world);
+
+/** Call fn on the communication thread, between two turns, and wait for its
+ *  end. It may do what on_message of a port may. */
+SL_API void sl_world_call(sl_world_t *world, void (*fn)(void *ctx), void *ctx);
+
 /**
  * `n` more threads of this rank wait for something of another rank (negative:
  * fewer). While there is one, arrivals are looked for eagerly instead of every
  * 0.2 ms. Cheap; from any thread; collective calls do it themselves.
  */
 SL_API void sl_world_expect(sl_world_t *world, int n);
-
-/** Place the communication thread with the devices of this rank, so that it
- *  takes its turns while they wait and never pushes aside those of another
- *  rank on the host. `world` may be NULL. */
-SL_API void sl_world_place(sl_world_t *world, const sl_device_set_t *devices);
 
 /* ---- ports: one direction of one edge between two ranks ---- */
 
@@ -181,6 +182,9 @@ SL_API void sl_world_watch(sl_world_t *world,
  *  later calls are dropped. */
 SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,
                            const char *detail);
+/** Whether the job has failed, here or as far as is known elsewhere, and was
+ *  not recovered. From any thread. */
+SL_API int sl_world_has_failed(sl_world_t *world);
 /**
  * After a failed job, on all ranks: what is under way is received and dropped,
  * all slots are free, memory lent to ports is the caller's, counters of ports

@@ -115,6 +115,26 @@ if(SL_CUDA STREQUAL "STANDIN")
             "${sl_cuda_engine_environment};SLUICE_TEST_PRECISION=${precision}")
     endforeach()
 
+    # tensors between ranks
+    add_library(sl_transport_bed STATIC cuda/transport_bed.c
+        cuda/transport_tests.c)
+    set_target_properties(sl_transport_bed PROPERTIES C_EXTENSIONS OFF)
+    target_link_libraries(sl_transport_bed PUBLIC sl_engine sl_test_support
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    sl_test(cuda nccl_standin LINK sl_cuda_test_kernels)
+    sl_test(cuda transport_staged LINK sl_transport_bed TIMEOUT 600)
+    sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
+    sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
+    foreach(transport staged nccl)
+        foreach(name ranks moving_ranks checkpoint_ranks)
+            add_test(NAME cuda.engine_${name}_${transport}
+                COMMAND test_engine_${name})
+            set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES
+                LABELS cuda TIMEOUT 1200 ENVIRONMENT
+                "${sl_cuda_engine_environment};SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=${transport}")
+        endforeach()
+    endforeach()
+
     # the allocator's own tests, on the memory of a device
     foreach(name alloc antman budget limit model pain race)
         set(target test_cuda_memory_${name})

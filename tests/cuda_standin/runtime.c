@@ -493,6 +493,16 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
     return standin_give(cudaErrorInvalidValue);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int number)
+{
+    STANDIN_ENTER(cudaDeviceGetPCIBusId);
+    if (!is_device(number) || bytes < 13) {
+        return standin_give(cudaErrorInvalidValue);
+    }
+    (void)snprintf(id, (size_t)bytes, "0000:%02X:00.0", 10 + number);
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     cudaError_t error;

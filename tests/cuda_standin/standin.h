@@ -69,6 +69,20 @@ extern "C" {
     X(cudnnBackendGetAttribute)                                                \
     X(cudnnBackendExecute)
 
+/** Those of NCCL; an injected error is an ncclResult_t. */
+#define SL_STANDIN_NCCL_MAP(X)                                                 \
+    X(ncclGetVersion)                                                          \
+    X(ncclGetUniqueId)                                                         \
+    X(ncclCommInitRankConfig)                                                  \
+    X(ncclCommFinalize)                                                        \
+    X(ncclCommDestroy)                                                         \
+    X(ncclCommAbort)                                                           \
+    X(ncclCommGetAsyncError)                                                   \
+    X(ncclSend)                                                                \
+    X(ncclRecv)                                                                \
+    X(ncclGroupStart)                                                          \
+    X(ncclGroupEnd)
+
 /** The entry points: each is counted and can be made to fail. */
 #define SL_STANDIN_ENTRY_MAP(X)                                                \
     X(cudaRuntimeGetVersion)                                                   \
@@ -79,6 +93,7 @@ extern "C" {
     X(cudaGetDevice)                                                           \
     X(cudaGetDeviceProperties)                                                 \
     X(cudaDeviceGetAttribute)                                                  \
+    X(cudaDeviceGetPCIBusId)                                                   \
     X(cudaDeviceSynchronize)                                                   \
     X(cudaDeviceCanAccessPeer)                                                 \
     X(cudaDeviceEnablePeerAccess)                                              \
@@ -115,7 +130,8 @@ extern "C" {
     X(cudaGraphExecDestroy)                                                    \
     X(cudaGraphDestroy)                                                        \
     SL_STANDIN_BLAS_MAP(X)                                                     \
-    SL_STANDIN_DNN_MAP(X)
+    SL_STANDIN_DNN_MAP(X)                                                      \
+    SL_STANDIN_NCCL_MAP(X)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
@@ -178,6 +194,8 @@ void standin_clear_reports(void);
  *  descriptors of libraries. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
+/** Communicators of NCCL that live. */
+int standin_n_communicators(void);
 
 /** Declare bytes that the calling thread's next launch reads or writes. */
 void standin_access(const void *ptr, size_t bytes, int is_write);
