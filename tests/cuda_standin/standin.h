@@ -30,9 +30,21 @@ extern "C" {
     X(cudaGetDevice)                                                           \
     X(cudaGetDeviceProperties)                                                 \
     X(cudaDeviceGetAttribute)                                                  \
+    X(cudaDeviceGetPCIBusId)                                                   \
     X(cudaDeviceSynchronize)                                                   \
     X(cudaDeviceCanAccessPeer)                                                 \
     X(cudaDeviceEnablePeerAccess)                                              \
+    X(cudaGetDriverEntryPointByVersion)                                        \
+    X(cuDeviceGet)                                                             \
+    X(cuDeviceGetAttribute)                                                    \
+    X(cuMemGetAllocationGranularity)                                           \
+    X(cuMemAddressReserve)                                                     \
+    X(cuMemAddressFree)                                                        \
+    X(cuMemCreate)                                                             \
+    X(cuMemRelease)                                                            \
+    X(cuMemMap)                                                                \
+    X(cuMemUnmap)                                                              \
+    X(cuMemSetAccess)                                                          \
     X(cudaMalloc)                                                              \
     X(cudaFree)                                                                \
     X(cudaMallocAsync)                                                         \
@@ -96,6 +108,10 @@ const char *standin_entry_name(standin_entry_t entry);
  *  (default 3 GiB; at most 8 GiB). */
 void standin_set_devices(int n_devices);
 void standin_set_memory(size_t bytes);
+/** Units of memory that is mapped (default 2 MiB; a power of two of at least
+ *  4096); 0: the devices cannot do it. */
+void standin_set_granularity(size_t bytes);
+size_t standin_granularity(void);
 /** Run the threads of a block, and the blocks, from the last to the first:
  *  a missing barrier then gives other results. */
 void standin_set_reverse(int is_reverse);
@@ -109,7 +125,8 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams and events. */
+/** Live allocations of device and pinned memory, ranges of addresses, handles
+ *  of memory, streams and events. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 
