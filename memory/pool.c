@@ -408,8 +408,24 @@ static int is_better_to_close(const sl_mem_region_t *a,
            (held_a > held_b && held_b < excess);
 }
 
+/* Regions that are one hole: addresses alone. */
+static void close_hollow(sl_mem_pool_t *pool)
+{
+    sl_mem_region_t *region = pool->regions;
+
+    while (region != NULL) {
+        sl_mem_region_t *next = region->next;
+
+        if (sl_mem_region_held(region) == 0) {
+            region_close(pool, region);
+        }
+        region = next;
+    }
+}
+
 void sl_mem_pool_give_back(sl_mem_pool_t *pool, size_t target_bytes)
 {
+    close_hollow(pool);
     while (pool->held_bytes > target_bytes) {
         const size_t excess = pool->held_bytes - target_bytes;
         sl_mem_region_t *best = NULL;
@@ -546,7 +562,11 @@ size_t sl_mem_pool_touched(const sl_mem_pool_t *pool)
         return pool->held_bytes;
     }
     for (region = pool->regions; region != NULL; region = region->next) {
-        bytes += pool->ops.touched(pool->ctx, region->ptr, region->bytes);
+        const size_t held = sl_mem_region_held(region);
+        const size_t touched =
+            pool->ops.touched(pool->ctx, region->ptr, region->bytes);
+
+        bytes += touched < held ? touched : held; /* not told of holes */
     }
     return bytes;
 }

@@ -48,6 +48,10 @@ static inline void bed_put(void *to, const void *from, size_t bytes)
 
 /* For tests of what only memory of the CPU does. */
 #define BED_HOST_ONLY() skip()
+#if SL_TESTS_MEMORY_CUDA == 2
+/* For tests of what regions that stay whole stand in the way of. */
+#define BED_WHOLE_ONLY() skip()
+#endif
 #else
 static inline void *bed_backing_ctx(void)
 {
@@ -65,6 +69,9 @@ static inline void bed_put(void *to, const void *from, size_t bytes)
 }
 
 #define BED_HOST_ONLY() ((void)0)
+#endif
+#ifndef BED_WHOLE_ONLY
+#define BED_WHOLE_ONLY() ((void)0)
 #endif
 
 /* Copy into a block's memory, out of it, and fill it. */
