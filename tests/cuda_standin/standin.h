@@ -97,6 +97,17 @@ extern "C" {
     X(cudaDeviceSynchronize)                                                   \
     X(cudaDeviceCanAccessPeer)                                                 \
     X(cudaDeviceEnablePeerAccess)                                              \
+    X(cudaGetDriverEntryPointByVersion)                                        \
+    X(cuDeviceGet)                                                             \
+    X(cuDeviceGetAttribute)                                                    \
+    X(cuMemGetAllocationGranularity)                                           \
+    X(cuMemAddressReserve)                                                     \
+    X(cuMemAddressFree)                                                        \
+    X(cuMemCreate)                                                             \
+    X(cuMemRelease)                                                            \
+    X(cuMemMap)                                                                \
+    X(cuMemUnmap)                                                              \
+    X(cuMemSetAccess)                                                          \
     X(cudaMalloc)                                                              \
     X(cudaFree)                                                                \
     X(cudaMallocAsync)                                                         \
@@ -174,6 +185,10 @@ uint64_t standin_n_blocking_copies(void);
  *  8 GiB). */
 void standin_set_devices(int n_devices);
 void standin_set_memory(size_t bytes);
+/** Units of memory that is mapped (default 2 MiB; a power of two of at least
+ *  4096); 0: the devices cannot do it. */
+void standin_set_granularity(size_t bytes);
+size_t standin_granularity(void);
 /** Run the threads of a block, and the blocks, from the last to the first:
  *  a missing barrier then gives other results. */
 void standin_set_reverse(int is_reverse);
