@@ -47,8 +47,7 @@ void sl_cuda_handle_give_back(sl_cuda_library_t library);
 SL_NODISCARD sl_status_t sl_cuda_blas(sl_cuda_stream_t *stream,
                                       struct cublasLtContext **handle_p);
 /** One for a plan. */
-SL_NODISCARD sl_status_t
-sl_cuda_blas_borrow(struct cublasLtContext **handle_p);
+SL_NODISCARD sl_status_t sl_cuda_blas_borrow(struct cublasLtContext **handle_p);
 void sl_cuda_blas_give_back(void);
 
 /** The device's handle for cuDNN (a cudnnHandle_t). */

@@ -36,8 +36,7 @@ sl_status_t sl_cuda_dnn(sl_cuda_stream_t *stream,
     sl_status_t status;
 
     SL_TRY(status,
-           sl_cuda_handle(stream, SL_CUDA_LIBRARY_DNN, &dnn_ops, &handle),
-           out);
+           sl_cuda_handle(stream, SL_CUDA_LIBRARY_DNN, &dnn_ops, &handle), out);
     *handle_p = handle;
 out:
     return status;
