@@ -40,12 +40,18 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    batch_norm
+    concat
+    conv2d
     dropout
     embedding
+    flatten
     gelu
     layer_norm
+    pool
     relu
-    softmax_cross_entropy)
+    softmax_cross_entropy
+    upsample2d)
 if(SL_HAVE_CUDA)
     set(label gpu)
     if(SL_CUDA STREQUAL "STANDIN")
