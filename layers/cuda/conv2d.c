@@ -11,7 +11,6 @@
 
 #include "layers/cuda/dnn.h"
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 /* Offsets in the workspace are multiples of this. */
 #define ALIGN_UP(bytes) (((bytes) + 255) & ~(size_t)255)
@@ -69,7 +68,7 @@ static sl_status_t make_conv(const sl_layer_plan_t *plan, int is_plain,
 {
     const sl_conv2d_attrs_t *attrs = plan->layer->attrs;
     const sl_tensor_desc_t *in = &plan->in[0], *out = &plan->out;
-    const sl_cuda_conv_params_t params = {.type = sl_cuda_image_type(out),
+    const sl_cuda_conv_params_t params = {.type = sl_cuda_type_of(out),
                                           .is_tf32 = plan->layer->is_tf32,
                                           .batch = in->dims[0],
                                           .in_channels = in->dims[1],
@@ -162,7 +161,7 @@ static sl_status_t plan_conv(sl_layer_plan_t *plan)
         status = make_conv(plan, 1, &k->conv);
     }
     SL_TRY(status, status, err_free);
-    k->type = sl_cuda_image_type(&plan->out);
+    k->type = sl_cuda_type_of(&plan->out);
     k->is_in_moved = sl_cuda_image_is_last(&plan->in[0]) == k->is_plain ||
                      plan->in[0].dtype != plan->out.dtype;
     k->is_out_moved = k->is_plain;
@@ -288,7 +287,7 @@ static sl_status_t get_weights(const sl_layer_run_t *run, void *queue,
 static sl_cuda_bias_t bias_of(const sl_layer_run_t *run)
 {
     const sl_tensor_desc_t *out = &run->plan->out;
-    sl_cuda_bias_t bias = {.type = sl_cuda_image_type(out)};
+    sl_cuda_bias_t bias = {.type = sl_cuda_type_of(out)};
 
     bias.rows = out_rows(out);
     bias.channels = out->dims[1];
@@ -298,7 +297,7 @@ static sl_cuda_bias_t bias_of(const sl_layer_run_t *run)
 static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 {
     const conv_kernel_t *k = run->plan->kernel;
-    void *queue = sl_cuda_image_queue(stream);
+    void *queue = sl_cuda_queue(stream);
     sl_cuda_conv_args_t args = {.result = k->is_out_moved ? at(run, k->out_at)
                                                           : run->out,
                                 .workspace = at(run, k->scratch_at)};
@@ -425,13 +424,13 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 
     SL_TRY(status,
            get_image(k, &run->plan->out, k->is_out_moved, run->dout,
-                     at(run, k->out_at), sl_cuda_image_queue(stream), &dout),
+                     at(run, k->out_at), sl_cuda_queue(stream), &dout),
            out);
     if (run->grad[SL_CONV_WEIGHT] != NULL) {
         SL_TRY(status, backward_weights(run, dout, stream), out);
     }
     if (has_bias(run->plan->layer) && run->grad[SL_CONV_BIAS] != NULL) {
-        SL_TRY(status, backward_bias(run, sl_cuda_image_queue(stream)), out);
+        SL_TRY(status, backward_bias(run, sl_cuda_queue(stream)), out);
     }
     if (run->din[0] != NULL) {
         status = backward_data(run, dout, stream);
