@@ -80,6 +80,7 @@ if(SL_CUDA STREQUAL "STANDIN")
 
     sl_test(cuda standin LINK sl_cuda_test_kernels)
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
+    sl_test(cuda standin_dnn LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
     foreach(name devices op_manager sections share)
         sl_test(cuda ${name} LINK sl_scheduler sl_cuda_test_kernels)
