@@ -141,6 +141,7 @@ int graph_refuses_entry(standin_entry_t entry)
         STANDIN_cudaHostAlloc,   STANDIN_cudaFreeHost,
         STANDIN_cudaMemcpy,      STANDIN_cudaMemset,
         STANDIN_cudaEventQuery,  STANDIN_cudaDeviceSynchronize,
+        STANDIN_cudnnCreate, /* has memory of its own */
     };
     size_t i;
 
