@@ -293,6 +293,7 @@ typedef struct sl_run_facts {
     int64_t n_samples[2]; /* of training, held out */
     uint64_t data_hash;
     int64_t n_threads;
+    int64_t kind; /* of the devices */
 } sl_run_facts_t;
 
 /* Some samples of a split, spread evenly. */
@@ -343,6 +344,7 @@ static sl_status_t find_facts(const sl_dataset_t *dataset,
                          data_bytes, target_values, target_bytes);
     }
     facts->n_threads = devices->devices[0].n_threads;
+    facts->kind = devices->devices[0].kind;
 out:
     free(data_values);
     free(target_values);
@@ -367,6 +369,10 @@ static void compare_facts(const sl_run_facts_t *mine,
         (void)snprintf(text, n,
                        "has other data than rank 0: as many samples, with "
                        "other values");
+    } else if (mine->kind != first->kind) {
+        (void)snprintf(text, n,
+                       "has devices of another kind than rank 0; set "
+                       "--devices");
     } else if (mine->n_threads != first->n_threads) {
         (void)snprintf(text, n,
                        "has %" PRId64 " kernel threads a device, rank 0 has "
