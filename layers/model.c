@@ -327,13 +327,11 @@ static sl_status_t retarget(sl_model_t *model, int i)
     for (k = 0; k < layer->n_inputs; k++) {
         in[k] = input_of(model, layer->inputs[k]);
     }
-    layer->kind = model->kind;
-    layer->dtype = model->dtype;
     layer->is_tf32 = 0;
-    SL_TRY(status, sl_layer_infer(layer, in, &b->outs[i]), out);
+    SL_TRY(status,
+           sl_layer_target(layer, model->kind, model->dtype, in, &b->outs[i]),
+           out);
     if (layer->ops->declare_params != NULL) {
-        layer->n_params = 0;
-        SL_TRY(status, layer->ops->declare_params(layer, in), out);
         status = resolve_tie(model, layer);
     }
 out:
