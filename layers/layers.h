@@ -84,6 +84,8 @@ struct sl_layer {
     sl_device_kind_t kind; /**< of the devices it is for: decides the layout
                                 of images and of parameters' storage */
     sl_dtype_t dtype;      /**< of the activations it makes */
+    int is_tf32;           /**< products of f32 may round their factors to
+                                TF32 (sl_model_allow_tf32) */
 };
 
 /** Cost of one micro-batch, known without running it. */
@@ -303,6 +305,7 @@ typedef struct sl_model {
     sl_layer_t **layers;   /**< owned */
     sl_device_kind_t kind; /**< CPU until sl_model_target() */
     sl_dtype_t dtype;      /**< of activations: f32 until sl_model_target() */
+    int is_tf32;           /**< see sl_model_allow_tf32(); default 0 */
 } sl_model_t;
 
 /** @param[in] data, target  one sample's shape with dims[0] = 1 */
@@ -354,6 +357,31 @@ SL_API SL_NODISCARD sl_status_t sl_model_add(sl_model_t *model,
 SL_API SL_NODISCARD sl_status_t sl_model_target(sl_model_t *model,
                                                 sl_device_kind_t kind,
                                                 sl_dtype_t dtype);
+
+/**
+ * Let products of f32 values take their factors with the 10 bits of TF32, at
+ * several times the speed; sums stay f32. Memory is the same. After
+ * sl_model_target(), before any engine or plan uses the model.
+ *
+ * @return SL_OK, SL_ERR_UNSUPPORTED (the model is not one of f32 for CUDA
+ *         devices; nothing has changed)
+ */
+SL_API SL_NODISCARD sl_status_t sl_model_allow_tf32(sl_model_t *model,
+                                                    int is_allowed);
+
+/** Both of these as one word. */
+typedef enum sl_precision {
+    SL_PRECISION_F32,
+    SL_PRECISION_TF32, /**< f32 with products in TF32 */
+    SL_PRECISION_BF16,
+    SL_PRECISION_F16
+} sl_precision_t;
+#define SL_PRECISION_CHOICES "f32|tf32|bf16|f16"
+
+/** sl_model_target() and sl_model_allow_tf32(). @return as these */
+SL_API SL_NODISCARD sl_status_t sl_model_set_precision(
+    sl_model_t *model, sl_device_kind_t kind, sl_precision_t precision);
+SL_API sl_precision_t sl_model_precision(const sl_model_t *model);
 
 /** Index of the layer with this name, or -1. */
 SL_API int sl_model_find(const sl_model_t *model, const char *name);

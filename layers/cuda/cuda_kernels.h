@@ -71,6 +71,11 @@ typedef struct sl_cuda_sum {
 SL_API SL_NODISCARD sl_status_t sl_cuda_sum(const sl_cuda_sum_t *args,
                                             void *stream);
 
+/** The same for doubles. */
+SL_API SL_NODISCARD sl_status_t sl_cuda_sum_f64(double *out, const double *a,
+                                                const double *b, int64_t n,
+                                                void *stream);
+
 /* ---- activations ---- */
 
 /** An activation of n elements. */
@@ -243,7 +248,7 @@ typedef struct sl_cuda_optimizer {
     double weight_decay;      /**< of these parameters */
     uint32_t step;            /**< from 0: moments are set, not read */
     float lr;
-    const double *clip_factor; /**< the gradient is scaled by it; NULL = 1 */
+    double clip_factor; /**< the gradient is scaled by it */
     int64_t n;
     float *value;
     const float *grad;
@@ -255,7 +260,8 @@ typedef struct sl_cuda_optimizer {
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_optimizer_update(const sl_cuda_optimizer_t *args, void *stream);
 
-/** *sum = the sum of squares in double, with the bits of the CPU's. */
+/** *sum = the sum of squares in double, with the bits of the CPU's; it may lie
+ *  in pinned host memory. */
 typedef struct sl_cuda_sum_squares {
     const float *values;
     int64_t n;

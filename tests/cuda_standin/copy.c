@@ -7,6 +7,8 @@
 
 #include "standin_internal.h"
 
+static uint64_t n_blocking; /* guarded by the lock */
+
 typedef struct copy_task {
     task_t task;
     void *to; /* as the CPU can use it */
@@ -102,6 +104,10 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     }
     is_to_tracked = is_tracked(to);
     is_from_tracked = is_tracked(from);
+    if ((is_sync || !is_to_tracked || !is_from_tracked) &&
+        graph_refuses(stream)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     stream_begin(stream);
     if ((is_from_tracked && !order_use(stream, from, bytes, 0, name)) ||
         (is_to_tracked && !order_use(stream, to, bytes, 1, name))) {
@@ -109,11 +115,25 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     }
     stream_queue(stream,
                  &copy_make(to, from, bytes, !is_from_tracked, is_late)->task);
+    n_blocking += !is_to_tracked || !is_from_tracked;
     if (is_sync || !is_to_tracked) {
         stream_wait(stream);
         return standin_sticky(stream->device);
     }
     return cudaSuccess;
+}
+
+/* Memory that is mapped is copied between devices in place, or by
+ * cudaMemcpyPeerAsync. */
+static int is_reachable(const void *to, const void *from, size_t bytes)
+{
+    const allocation_t *a = memory_find(to), *b = memory_find(from);
+    const uintptr_t to_at = (uintptr_t)to, from_at = (uintptr_t)from;
+
+    return a == NULL || b == NULL || a->device < 0 || b->device < 0 ||
+           a->device == b->device || (!a->is_reserved && !b->is_reserved) ||
+           memory_is_usable(b->device, a, to_at, to_at + bytes) ||
+           memory_is_usable(a->device, b, from_at, from_at + bytes);
 }
 
 static cudaError_t copy_call(cudaStream_t stream, void *to, const void *from,
@@ -125,11 +145,26 @@ static cudaError_t copy_call(cudaStream_t stream, void *to, const void *from,
     lock();
     if (!is_kind(kind, memory_is_device(to), memory_is_device(from))) {
         error = cudaErrorInvalidMemcpyDirection;
+    } else if (!is_reachable(to, from, bytes)) {
+        standin_complain("%s between devices of which none has access to the "
+                         "other's mapped memory",
+                         name);
+        error = cudaErrorInvalidValue;
     } else {
         error = copy_queue(stream, to, from, bytes, is_sync, is_late, name);
     }
     unlock();
     return standin_give(error);
+}
+
+uint64_t standin_n_blocking_copies(void)
+{
+    uint64_t n;
+
+    lock();
+    n = n_blocking;
+    unlock();
+    return n;
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
