@@ -47,6 +47,10 @@ static sl_status_t read_train(const sl_yaml_node_t *root, sl_config_t *config)
                           &config->recompute),
            out);
     SL_TRY(status,
+           sl_yaml_choice(train, "precision", SL_PRECISION_CHOICES,
+                          &config->precision),
+           out);
+    SL_TRY(status,
            sl_yaml_choice(train, "rebalance", SL_REBALANCE_CHOICES,
                           &config->rebalance),
            out);
@@ -108,6 +112,10 @@ static sl_status_t read_parallel(const sl_yaml_node_t *root,
     SL_TRY(status,
            sl_yaml_choice(parallel, "not_finite", SL_NOT_FINITE_CHOICES,
                           &config->not_finite),
+           out);
+    SL_TRY(status,
+           sl_yaml_choice(parallel, "transport", SL_TRANSPORT_CHOICES,
+                          &config->transport),
            out);
     SL_TRY(status,
            sl_yaml_float(parallel, "dead_after", 0.5, 86400.0,
@@ -310,7 +318,6 @@ static void set_defaults(sl_config_t *config)
     config->replicas = 1;
     config->dead_after_s = 30.0;
     config->bucket_bytes = 4 << 20;
-    config->device_spec = "cpu:1";
     config->policy = "dp";
     sl_optimizer_params_default(&config->optimizer);
 }

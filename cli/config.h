@@ -44,6 +44,7 @@ typedef struct sl_config {
     /* train */
     int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
     int schedule, backward_order, recompute;
+    int precision;       /**< sl_precision_t */
     int rebalance;       /**< sl_rebalance_mode_t */
     const char *weights; /**< file to start from, or NULL */
     /* checkpoint */
@@ -55,7 +56,7 @@ typedef struct sl_config {
     int resume_as;      /**< sl_resume_kind_t */
     /* parallel */
     int64_t replicas, check_replicas;
-    int zero1, batch_norm, not_finite;
+    int zero1, batch_norm, not_finite, transport;
     uint64_t bucket_bytes;
     double dead_after_s; /**< without an answer a rank counts as hung */
     /* job: how others see it while it runs */
@@ -63,7 +64,7 @@ typedef struct sl_config {
     int job_class;          /**< sl_job_class_t */
     const char *prometheus; /**< text file to keep, or NULL */
     /* devices */
-    const char *device_spec;
+    const char *device_spec; /**< NULL = what is best here */
     int64_t threads, stages;
     uint64_t device_memory_bytes, host_memory_bytes;
     /* partition */

@@ -49,19 +49,34 @@ out:
     return status;
 }
 
+/* One of several processes has one device, as the launcher takes it. */
+static const char *default_spec(const sl_world_t *world)
+{
+    const char *spec = sl_device_default_spec();
+
+    if (sl_world_size(world) == 1) {
+        return spec;
+    }
+    return strncmp(spec, "cuda", 4) == 0 ? "cuda:1" : "cpu:1";
+}
+
 static sl_status_t open_devices(sl_job_t *job)
 {
     sl_device_params_t params;
     sl_status_t status;
 
     sl_device_params_default(&params);
-    params.spec = job->config.device_spec;
+    params.spec = job->config.device_spec != NULL ? job->config.device_spec
+                                                  : default_spec(job->world);
     params.n_threads = (int)job->config.threads;
     params.memory_bytes = job->config.device_memory_bytes;
     params.host_bytes = job->config.host_memory_bytes;
     SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
     SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
-    status = sl_ranks_check_run(job->world, job->dataset, job->devices);
+    SL_TRY(status, sl_ranks_check_run(job->world, job->dataset, job->devices),
+           out);
+    status = sl_model_set_precision(job->model, job->devices->devices[0].kind,
+                                    (sl_precision_t)job->config.precision);
 out:
     return status;
 }
@@ -97,7 +112,7 @@ static sl_status_t find_costs(sl_job_t *job)
 
     job->micro_rows =
         sl_split_rows(job->config.batch, n_micro_batches(job), 0, NULL);
-    sl_part_speed_default(&job->speed, device->n_threads);
+    sl_part_speed_for(&job->speed, job->model, device->n_threads);
     SL_TRY(status,
            sl_part_costs_analytic(job->model, job->micro_rows, &job->speed,
                                   &job->costs),
@@ -325,6 +340,7 @@ void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
     params->bucket_bytes = (size_t)job->config.bucket_bytes;
     params->batch_norm = (sl_batch_norm_mode_t)job->config.batch_norm;
     params->not_finite = (sl_not_finite_t)job->config.not_finite;
+    params->transport = (sl_transport_t)job->config.transport;
     params->check_replicas = (int)job->config.check_replicas;
 }
 

@@ -40,7 +40,7 @@ void sl_launch_say(const char *fmt, ...)
 /* N of "cpu:N"; what is wrong with it the job will say. */
 static int count_devices(const char *spec)
 {
-    const char *colon = strchr(spec, ':');
+    const char *colon = spec == NULL ? NULL : strchr(spec, ':');
     const long n = colon == NULL ? 1 : strtol(colon + 1, NULL, 10);
 
     return n >= 1 && n <= SL_LAUNCH_MAX_SLOTS ? (int)n : 1;

@@ -22,7 +22,8 @@ static const struct {
     const char *name, *arg, *path, *doc;
 } job_options[] = {
     {"devices", "KIND:N", "devices.use",
-     "Devices: cpu:N is N CPU devices that share the cores out (cpu:1)"},
+     "Devices: cpu:N is N CPU devices that share the cores out, cuda:N is N "
+     "CUDA devices (all GPUs, or cpu:1 without any)"},
     {"threads", "T", "devices.threads",
      "Kernel threads per device (cores/N, at least 1)"},
     {"stages", "K", "devices.stages",
@@ -39,6 +40,9 @@ static const struct {
     {"not-finite", "MODE", "parallel.not_finite",
      "A step whose loss or gradient is not finite: stop, skip or "
      "go-on (stop)"},
+    {"transport", "WAY", "parallel.transport",
+     "CUDA tensors between processes: nccl, staged (through host memory), "
+     "cuda-aware (by MPI) or auto (nccl where it can be)"},
     {"check-replicas", "N", "parallel.check_replicas",
      "Compare the replicas every N steps (0 = never)"},
     {"dead-after", "SECONDS", "parallel.dead_after",
@@ -58,6 +62,9 @@ static const struct {
     {"rebalance", "MODE", "train.rebalance",
      "auto: layers move between stages when a device stays slower than "
      "planned, or off"},
+    {"precision", "NAME", "train.precision",
+     "Activations on CUDA devices: f32, tf32 (f32, but products in TF32), bf16 "
+     "or f16; parameters stay f32 (f32)"},
     {"steps", "N", "train.steps", "Training steps"},
     {"seed", "N", "train.seed", "Seed of weights, dropout and data order"},
     {"weights", "FILE", "train.weights", "Start from this safetensors file"},

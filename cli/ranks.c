@@ -242,12 +242,19 @@ out:
 
 /* ---- the host ---- */
 
+/* What a rank may use of its host: equal numbers, the same ones. */
+typedef struct rank_share {
+    uint64_t cores, gpus;
+} rank_share_t;
+
 sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
 {
     const int n = sl_world_size(world);
     const int self = sl_world_rank(world);
-    const uint64_t mine = sl_device_cores_hash();
-    uint64_t *all = NULL;
+    const int has_gpus = strncmp(params->spec, "cuda", 4) == 0;
+    const rank_share_t mine = {sl_device_cores_hash(),
+                               has_gpus ? sl_device_gpus_hash() : 0};
+    rank_share_t *all = NULL;
     sl_status_t status;
     int i;
 
@@ -259,16 +266,20 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
     }
     SL_TRY(status, sl_world_gather(world, &mine, sizeof(mine), all), out);
-    params->n_local = params->n_on_host = 0;
-    params->local_rank = 0;
+    params->n_local = params->n_on_host = params->n_gpu_ranks = 0;
+    params->local_rank = params->gpu_rank = 0;
     for (i = 0; i < n; i++) {
         if (strcmp(sl_world_host(world, i), sl_world_host(world, self)) != 0) {
             continue;
         }
         params->n_on_host++;
-        if (all[i] == mine) {
+        if (all[i].cores == mine.cores) {
             params->local_rank += i < self;
             params->n_local++;
+        }
+        if (all[i].gpus == mine.gpus) {
+            params->gpu_rank += i < self;
+            params->n_gpu_ranks++;
         }
     }
 out:
@@ -282,6 +293,7 @@ typedef struct sl_run_facts {
     int64_t n_samples[2]; /* of training, held out */
     uint64_t data_hash;
     int64_t n_threads;
+    int64_t kind; /* of the devices */
 } sl_run_facts_t;
 
 /* Some samples of a split, spread evenly. */
@@ -332,6 +344,7 @@ static sl_status_t find_facts(const sl_dataset_t *dataset,
                          data_bytes, target_values, target_bytes);
     }
     facts->n_threads = devices->devices[0].n_threads;
+    facts->kind = devices->devices[0].kind;
 out:
     free(data_values);
     free(target_values);
@@ -356,6 +369,10 @@ static void compare_facts(const sl_run_facts_t *mine,
         (void)snprintf(text, n,
                        "has other data than rank 0: as many samples, with "
                        "other values");
+    } else if (mine->kind != first->kind) {
+        (void)snprintf(text, n,
+                       "has devices of another kind than rank 0; set "
+                       "--devices");
     } else if (mine->n_threads != first->n_threads) {
         (void)snprintf(text, n,
                        "has %" PRId64 " kernel threads a device, rank 0 has "

@@ -42,6 +42,7 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
     sl_device_params_t device;
     sl_engine_params_t params;
     sl_status_t status;
+    char spec[64];
 
     contest->job = job;
     contest->n = n;
@@ -59,7 +60,12 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "speedup: no host memory for %zu times", n);
     }
+    /* one of the same kind */
+    (void)snprintf(spec, sizeof(spec), "%.*s:1",
+                   (int)strcspn(job->devices->devices[0].name, ":"),
+                   job->devices->devices[0].name);
     sl_device_params_default(&device);
+    device.spec = spec;
     device.n_threads = job->devices->devices[0].n_threads;
     device.memory_bytes = job->config.device_memory_bytes;
     SL_TRY(status, sl_device_set_create(&device, &contest->one_device), out);

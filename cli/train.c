@@ -143,6 +143,8 @@ static void tell_progress(const sl_train_t *train,
     update.n_units = n_units;
     update.step_us = report->step_us;
     update.bubble = report->bubble;
+    update.loss_scale = report->loss_scale;
+    update.n_skipped = report->n_skipped;
     update.devices = devices;
     update.now_ns = sl_clock_ns();
     sl_progress_update(train->progress, &update);
@@ -172,6 +174,8 @@ static void tell_metrics(const sl_train_t *train,
     step.accuracy = report->accuracy;
     step.learning_rate = report->learning_rate;
     step.gradient_norm = report->gradient_norm;
+    step.loss_scale = report->loss_scale;
+    step.n_skipped = report->n_skipped;
     step.step_ms = report->step_us * 1e-3;
     step.units_per_s = n_units / report->step_us * 1e6;
     step.unit = train->unit;

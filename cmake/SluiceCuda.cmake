@@ -114,10 +114,10 @@ function(sl_cuda_kernels target)
         CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
         CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
         POSITION_INDEPENDENT_CODE ON)
-    # as a file: programs stay C and are linked by the C compiler
-    add_library(${target} INTERFACE)
+    # as somebody else's: programs stay C and are linked by the C compiler
+    add_library(${target} STATIC IMPORTED GLOBAL)
+    set_target_properties(${target} PROPERTIES IMPORTED_LOCATION
+        ${CMAKE_CURRENT_BINARY_DIR}/lib${target}_code.a)
     add_dependencies(${target} ${target}_code)
-    target_link_libraries(${target} INTERFACE
-        $<BUILD_INTERFACE:$<TARGET_FILE:${target}_code>> sl_memory
-        sl_cuda_runtime stdc++)
+    target_link_libraries(${target} INTERFACE sl_memory sl_cuda_runtime stdc++)
 endfunction()

@@ -1,76 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and sums as ops. */
+/* Submitting the engine's small ops. */
 #include "engine/device_ops.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-typedef struct sl_copy_args {
-    void *dst;
-    const void *src;
-    size_t bytes;
-} sl_copy_args_t;
+extern const sl_device_kernels_t sl_device_kernels_cpu;
+#if SL_HAVE_CUDA
+extern const sl_device_kernels_t sl_device_kernels_cuda;
+#endif
 
-typedef struct sl_sum_args {
-    float *out;
-    const float *a;
-    const float *b;
-    size_t n;
-    int n_threads;
-} sl_sum_args_t;
+/* Kinds that are not built have no devices. */
+static const sl_device_kernels_t *const tables[SL_DEVICE_N_KINDS] = {
+    [SL_DEVICE_KIND_CPU] = &sl_device_kernels_cpu,
+#if SL_HAVE_CUDA
+    [SL_DEVICE_KIND_CUDA] = &sl_device_kernels_cuda,
+#endif
+};
 
-static sl_status_t op_copy(const void *args, void *stream)
+const sl_device_kernels_t *sl_device_kernels(sl_device_kind_t kind)
 {
-    const sl_copy_args_t *copy = args;
-
-    (void)stream;
-    memcpy(copy->dst, copy->src, copy->bytes);
-    return SL_OK;
-}
-
-static sl_status_t op_sum(const void *args, void *stream)
-{
-    const sl_sum_args_t *sum = args;
-    const ptrdiff_t n = (ptrdiff_t)sum->n;
-    const int n_threads = sum->n_threads;
-    float *out = sum->out;
-    const float *a = sum->a, *b = sum->b;
-    ptrdiff_t i;
-
-    (void)stream;
-#pragma omp parallel for simd num_threads(n_threads) if (n_threads > 1)        \
-    schedule(static)
-    for (i = 0; i < n; i++) {
-        out[i] = a[i] + b[i];
-    }
-    return SL_OK;
-}
-
-typedef struct sl_sum_f64_args {
-    double *out;
-    const double *a;
-    const double *b;
-    size_t n;
-} sl_sum_f64_args_t;
-
-static sl_status_t op_sum_f64(const void *args, void *stream)
-{
-    const sl_sum_f64_args_t *sum = args;
-    size_t i;
-
-    (void)stream;
-    for (i = 0; i < sum->n; i++) {
-        sum->out[i] = sum->a[i] + sum->b[i];
-    }
-    return SL_OK;
-}
-
-static sl_status_t op_zero(const void *args, void *stream)
-{
-    const sl_copy_args_t *zero = args;
-
-    (void)stream;
-    memset(zero->dst, 0, zero->bytes);
-    return SL_OK;
+    SL_ASSERT(tables[kind] != NULL);
+    return tables[kind];
 }
 
 sl_status_t sl_device_submit(sl_device_t *device, const sl_op_t *op)
@@ -85,55 +36,70 @@ sl_status_t sl_device_drain(sl_device_t *device)
     return sl_device_is_dry(device) ? SL_OK : sl_op_manager_drain(device->ops);
 }
 
+void sl_device_section_begin(sl_device_t *device, uint32_t section)
+{
+    if (!sl_device_is_dry(device)) {
+        sl_op_manager_section_begin(device->ops, section);
+    }
+}
+
+void sl_device_section_end(sl_device_t *device)
+{
+    if (!sl_device_is_dry(device)) {
+        sl_op_manager_section_end(device->ops);
+    }
+}
+
+sl_status_t sl_device_copy_ticket(sl_device_t *device,
+                                  const sl_copy_args_t *args,
+                                  sl_op_span_t *span, uint64_t *ticket_p)
+{
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->copy,
+                        .name_id = sl_op_manager_name(device->ops, "copy"),
+                        .args = args,
+                        .args_bytes = sizeof(*args),
+                        .span = span};
+
+    return sl_device_is_dry(device)
+               ? SL_OK
+               : sl_op_manager_submit(device->ops, &op, ticket_p);
+}
+
 sl_status_t sl_device_copy(sl_device_t *device, void *dst, const void *src,
                            size_t bytes, sl_op_span_t *span)
 {
     const sl_copy_args_t args = {.dst = dst, .src = src, .bytes = bytes};
-    const sl_op_t op = {.fn = op_copy,
-                        .name_id = sl_op_manager_name(device->ops, "copy"),
-                        .args = &args,
-                        .args_bytes = sizeof(args),
-                        .span = span};
 
-    return sl_device_submit(device, &op);
+    return sl_device_copy_ticket(device, &args, span, NULL);
 }
 
-sl_status_t sl_device_sum(sl_device_t *device, float *out, const float *a,
-                          const float *b, size_t n, sl_op_span_t *span)
+sl_status_t sl_device_sum(sl_device_t *device, const sl_sum_args_t *sum,
+                          sl_op_span_t *span)
 {
-    const sl_sum_args_t args = {
-        .out = out, .a = a, .b = b, .n = n, .n_threads = device->n_threads};
-    const sl_op_t op = {.fn = op_sum,
+    sl_sum_args_t args = *sum;
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->sum,
                         .name_id = sl_op_manager_name(device->ops, "sum"),
                         .args = &args,
                         .args_bytes = sizeof(args),
                         .span = span};
 
+    args.n_threads = device->n_threads;
     return sl_device_submit(device, &op);
 }
 
 sl_status_t sl_device_add(sl_device_t *device, float *dst, const float *src,
                           size_t n, sl_op_span_t *span)
 {
-    return sl_device_sum(device, dst, dst, src, n, span);
-}
+    const sl_sum_args_t sum = {
+        .dtype = SL_DTYPE_F32, .out = dst, .a = dst, .b = src, .n = n};
 
-sl_status_t sl_device_sum_f64(sl_device_t *device, double *out, const double *a,
-                              const double *b, size_t n)
-{
-    const sl_sum_f64_args_t args = {.out = out, .a = a, .b = b, .n = n};
-    const sl_op_t op = {.fn = op_sum_f64,
-                        .name_id = sl_op_manager_name(device->ops, "sum"),
-                        .args = &args,
-                        .args_bytes = sizeof(args)};
-
-    return sl_device_submit(device, &op);
+    return sl_device_sum(device, &sum, span);
 }
 
 sl_status_t sl_device_zero(sl_device_t *device, void *dst, size_t bytes)
 {
     const sl_copy_args_t args = {.dst = dst, .bytes = bytes};
-    const sl_op_t op = {.fn = op_zero,
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->zero,
                         .name_id = sl_op_manager_name(device->ops, "zero"),
                         .args = &args,
                         .args_bytes = sizeof(args)};
@@ -150,4 +116,69 @@ sl_status_t sl_device_copy_wait(sl_device_t *device, void *dst, const void *src,
     status = sl_device_drain(device);
 out:
     return status;
+}
+
+/* ---- host memory ---- */
+
+int sl_device_has_host_memory(const sl_device_t *device)
+{
+    return !sl_device_is_dry(device) &&
+           sl_device_kernels(device->kind)->host_alloc != NULL;
+}
+
+/* On the device's thread, where the device is the current one. */
+static sl_status_t alloc_by_op(sl_device_t *device, size_t bytes, void **ptr_p)
+{
+    sl_status_t made = SL_OK, status;
+    const sl_host_alloc_args_t args = {
+        .bytes = bytes, .ptr_p = ptr_p, .status_p = &made};
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->host_alloc,
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    SL_TRY(status, sl_device_submit(device, &op), out);
+    SL_TRY(status, sl_device_drain(device), out);
+    if (made < 0) {
+        SL_FAIL(status, made, out,
+                "%s: no pinned host memory of %zu bytes for what goes to and "
+                "from the device",
+                device->name, bytes);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_device_host_alloc(sl_device_t *device, size_t bytes,
+                                 void **ptr_p)
+{
+    void *ptr = NULL;
+    sl_status_t status = SL_OK;
+
+    if (sl_device_has_host_memory(device)) {
+        SL_TRY(status, alloc_by_op(device, bytes, &ptr), out);
+        memset(ptr, 0, bytes);
+    } else {
+        ptr = calloc(1, bytes);
+    }
+    if (ptr == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "%s: no host memory of %zu bytes for what goes to and from "
+                "the device",
+                device->name, bytes);
+    }
+    *ptr_p = ptr;
+out:
+    return status;
+}
+
+void sl_device_host_release(const sl_device_t *device, void *ptr)
+{
+    if (ptr == NULL) {
+        return;
+    }
+    if (sl_device_has_host_memory(device)) {
+        sl_device_kernels(device->kind)->host_release(ptr);
+    } else {
+        free(ptr);
+    }
 }

@@ -6,6 +6,7 @@
 #include "engine/parallel/edges.h"
 #include "engine/parallel/together.h"
 #include "engine/topology.h"
+#include "engine/world.h"
 
 enum {
     MAX_CELLS = 1 << 16, /* of a grid */
@@ -19,7 +20,27 @@ void sl_engine_params_default(sl_engine_params_t *params)
     params->batch_rows = 1;
     params->n_replicas = 1;
     params->bucket_bytes = 4 << 20;
+    params->loss_scale_steps = 2000;
     sl_optimizer_params_default(&params->optimizer);
+}
+
+static sl_status_t check_devices(const sl_model_t *model,
+                                 const sl_device_set_t *devices)
+{
+    sl_status_t status = SL_OK;
+    int d;
+
+    for (d = 0; d < devices->n_devices; d++) {
+        if (devices->devices[d].kind != model->kind) {
+            SL_FAIL(status, SL_ERR_CONFIG, out,
+                    "engine: model %s is made for another kind of device than "
+                    "%s: call sl_model_target() with the kind of the devices "
+                    "first",
+                    model->name, devices->devices[d].name);
+        }
+    }
+out:
+    return status;
 }
 
 sl_status_t sl_engine_params_check(sl_engine_params_t *params)
@@ -69,6 +90,7 @@ sl_status_t sl_engine_params_check(sl_engine_params_t *params)
                 params->costs->n_layers, params->model->n_layers);
     }
     SL_TRY(status, sl_model_check(params->model), out);
+    SL_TRY(status, check_devices(params->model, params->devices), out);
     SL_TRY(status, sl_optimizer_params_check(&params->optimizer), out);
     status = sl_part_check_cuts(params->model->n_layers, params->n_stages,
                                 params->cuts);
@@ -247,6 +269,7 @@ static sl_status_t build(const sl_engine_params_t *own,
     engine->n_replicas = own->n_replicas;
     engine->n_stages = own->n_stages;
     engine->ignore_index = loss_ignore_index(own->model);
+    sl_loss_scale_init(engine);
     sl_abort_init(&engine->abort);
     sl_gate_init(&engine->gate);
     atomic_init(&engine->signals, 0);
@@ -341,6 +364,13 @@ out:
     return status;
 }
 
+/* The communication thread takes its turns while the devices of this rank
+ * wait, and never pushes aside those of another rank on the host. */
+static void place(void *devices)
+{
+    sl_device_set_bind_self(devices);
+}
+
 sl_status_t sl_engine_create(const sl_engine_params_t *params,
                              sl_engine_t **engine_p)
 {
@@ -359,6 +389,9 @@ sl_status_t sl_engine_create(const sl_engine_params_t *params,
 out:
     status = sl_together_end(own.world, &abort, status);
     if (status >= 0) {
+        if (own.world != NULL) {
+            sl_world_call(own.world, place, own.devices);
+        }
         sl_together_watch(own.world, &engine->abort);
         *engine_p = engine;
     } else {
@@ -415,6 +448,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_cleanup(&engine->channels[c]);
     }
+    sl_transport_close(engine);
     free(engine->stages);
     free(engine->channels);
     sl_grid_destroy(engine->own_grid);
@@ -423,8 +457,8 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->layer_stage);
     free(engine->needs_gradient);
     free(engine->ties);
-    free(engine->norms);
-    free(engine->losses);
+    sl_device_host_release(&engine->params.devices->devices[0], engine->norms);
+    sl_device_host_release(&engine->params.devices->devices[0], engine->losses);
     free(engine->agreement);
     free(engine->events);
     free(engine->device_reports);

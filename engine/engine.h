@@ -10,6 +10,10 @@
  * Exactness: with equal kernel threads per device, the state after any number
  * of steps has the same bits for every number of stages, cut, recompute mode
  * and schedule with the same backward order.
+ *
+ * All devices are of the kind that the model is made for (sl_model_target).
+ * Whatever the type of the activations, parameters, their gradients and the
+ * optimizer's moments are f32.
  */
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
@@ -46,6 +50,16 @@ typedef enum sl_not_finite {
 } sl_not_finite_t;
 #define SL_NOT_FINITE_CHOICES "stop|skip|go-on"
 
+/** How tensors go between ranks whose devices have memory of their own. */
+typedef enum sl_transport {
+    SL_TRANSPORT_AUTO,       /**< nccl where it can be, else staged */
+    SL_TRANSPORT_STAGED,     /**< through pinned host memory */
+    SL_TRANSPORT_CUDA_AWARE, /**< by an MPI that reads and writes it */
+    SL_TRANSPORT_NCCL,
+    SL_TRANSPORT_N
+} sl_transport_t;
+#define SL_TRANSPORT_CHOICES "auto|staged|cuda-aware|nccl"
+
 /** Start from sl_engine_params_default(). All pointers are borrowed and must
  *  outlive the engine. */
 typedef struct sl_engine_params {
@@ -68,6 +82,8 @@ typedef struct sl_engine_params {
     sl_optimizer_params_t optimizer;
     uint64_t seed;
     sl_not_finite_t not_finite; /**< default: stop */
+    uint32_t loss_scale_steps;  /**< f16: good steps before the loss scale is
+                                     doubled (default 2000) */
     int trace;                  /**< keep the timeline of the latest step */
     /* data parallel and many processes: docs/parallel.md */
     int n_replicas; /**< copies of the pipeline that share a mini-batch out
@@ -80,6 +96,7 @@ typedef struct sl_engine_params {
     size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
     int zero1;           /**< moments are shared out over the replicas */
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
+    sl_transport_t transport; /**< of CUDA devices (default auto) */
     int check_replicas; /**< compare the replicas before every so many steps;
                              0 (default) = never */
 } sl_engine_params_t;
@@ -112,8 +129,11 @@ typedef struct sl_step_report {
     double learning_rate;
     double step_us;     /**< wall time */
     double bubble;      /**< 1 - busy / (devices * wall) */
-    int is_skipped;     /**< it was not finite and has changed nothing */
+    int is_skipped;     /**< it was not finite, or a gradient was too large
+                             for f16 under the loss scale, and has changed
+                             nothing */
     uint64_t n_skipped; /**< such steps so far */
+    double loss_scale;  /**< of this step; 0 = the model is not f16 */
     unsigned flags;     /**< of all ranks: see sl_engine_signal */
     int n_devices;      /**< of this rank */
     const sl_device_report_t *devices; /**< borrowed until the next step */
@@ -153,6 +173,25 @@ SL_API SL_NODISCARD sl_status_t sl_engine_evaluate(sl_engine_t *engine,
 SL_API uint32_t sl_engine_n_steps(const sl_engine_t *engine);
 /** Go on as after `n` steps: the next one is step n. */
 SL_API void sl_engine_set_n_steps(sl_engine_t *engine, uint32_t n);
+
+/**
+ * Loss scale of f16: the loss's gradient is multiplied by `factor`, a power of
+ * two, so that small gradients do not vanish, and the update divides by it.
+ * When a gradient is too large for f16, the step counts but changes nothing,
+ * and the factor is halved; after many good steps it is doubled.
+ */
+typedef struct sl_loss_scale {
+    double factor;         /**< 1 to 2^24; it starts with 2^16 */
+    uint32_t n_good_steps; /**< since it changed last */
+} sl_loss_scale_t;
+
+/** Of the next step. @return 0 when the model is not f16: the factor is 1 */
+SL_API int sl_engine_loss_scale(const sl_engine_t *engine,
+                                sl_loss_scale_t *scale_p);
+/** Go on with it; nothing happens when the model is not f16.
+ *  @return SL_OK, SL_ERR_INVALID_ARG */
+SL_API SL_NODISCARD sl_status_t
+sl_engine_set_loss_scale(sl_engine_t *engine, const sl_loss_scale_t *scale);
 
 /* ---- state: with many processes every rank calls these ---- */
 
@@ -274,6 +313,10 @@ typedef struct sl_edge {
 
 /** The i-th edge to another rank, since creation. @return 0 past the last */
 SL_API int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p);
+
+/** How tensors go to other ranks: "staged", "cuda-aware", "nccl", or "host"
+ *  for devices that use host memory; "none" without other ranks. */
+SL_API const char *sl_engine_transport(const sl_engine_t *engine);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

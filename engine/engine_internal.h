@@ -135,6 +135,18 @@ typedef struct sl_loan {
     int m;                 /**< micro-batch */
 } sl_loan_t;
 
+enum {
+    SL_STAGING_SLOTS = 4 /* tensors of a batch on their way */
+};
+
+/** Pinned host memory between a batch and its device; see staging.c. */
+typedef struct sl_staging {
+    void *memory;      /**< owned; NULL: batches are copied as they are */
+    size_t slot_bytes; /**< SL_STAGING_SLOTS of them */
+    uint64_t tickets[SL_STAGING_SLOTS]; /**< of the copies out of them */
+    uint64_t n_used;                    /**< in this job */
+} sl_staging_t;
+
 typedef struct sl_stage {
     sl_engine_t *engine; /**< borrowed */
     sl_device_t *device; /**< borrowed */
@@ -173,6 +185,7 @@ typedef struct sl_stage {
     sl_ref_t *free_refs;
     sl_loan_t *loans; /**< oldest first; room for every send of a step */
     int n_loans, loans_room;
+    sl_staging_t staging;
 
     sl_instruction_list_t train_list; /**< for list_micro - 1 micro-batches */
     int list_micro;                   /**< 0 = no list */
@@ -228,11 +241,14 @@ struct sl_engine {
     int *needs_gradient;      /**< per layer: something trained is upstream */
     int n_channels;
     sl_channel_t *channels;
+    sl_transport_t transport; /**< what was chosen; auto: not yet */
+    struct sl_nccl *nccl;     /**< owned; of that transport */
     int n_ties;
     sl_tie_t *ties;
     int n_norms;
     double *norms; /**< sums of squares: n_replicas segments a trained
-                        parameter, in model order */
+                        parameter, in model order; owned, written by the
+                        devices (sl_device_host_alloc) */
 
     sl_abort_t abort;
     sl_op_watch_t *watches; /**< one a device: its failure aborts the job */
@@ -242,15 +258,18 @@ struct sl_engine {
     sl_gate_t gate;
     sl_job_kind_t job;
     const sl_batch_t *batch;
-    int n_micro; /**< of all replicas */
-    float loss_scale;
-    double (*losses)[4]; /**< per micro-batch, written by the device */
+    int n_micro;           /**< of all replicas */
+    float loss_scale;      /**< 1 / valid targets of the mini-batch */
+    sl_loss_scale_t scale; /**< of the job's gradients; factor 1 unless f16 */
+    double gradient_scale; /**< of the gradients that are there */
+    double (*losses)[4];   /**< per micro-batch; likewise */
     int losses_room;
 
     uint32_t n_steps;
     atomic_uint signals; /**< flags for the next step */
     unsigned flags;      /**< of all ranks, agreed in this step */
     int is_skipped;      /**< this step: not finite */
+    int is_overflow;     /**< ... for the loss scale was too large */
     uint64_t n_skipped;
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
@@ -306,6 +325,16 @@ typedef struct sl_pass {
 SL_NODISCARD sl_status_t sl_pass_forward(const sl_pass_t *pass);
 SL_NODISCARD sl_status_t sl_pass_backward(const sl_pass_t *pass);
 
+/* staging.c: a batch's way to a device */
+/** Room for the job's micro-batches; nothing of an earlier job is left. */
+SL_NODISCARD sl_status_t sl_staging_reserve(sl_stage_t *stage);
+void sl_staging_cleanup(sl_stage_t *stage);
+/** Queue the copy of a batch's rows, which stay as they are until the job
+ *  ends. */
+SL_NODISCARD sl_status_t sl_staging_load(sl_stage_t *stage,
+                                         const sl_copy_args_t *copy,
+                                         sl_op_span_t *span);
+
 /* refs.c */
 /** A block on the stage's device. */
 SL_NODISCARD sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c,
@@ -340,6 +369,16 @@ static inline int sl_param_is_state(const sl_param_t *param)
 {
     return param->kind != SL_PARAM_ACCUMULATOR && param->tied_layer < 0;
 }
+
+/* loss_scale.c */
+/** A power of two in range. */
+int sl_loss_scale_is_valid(const sl_loss_scale_t *scale);
+void sl_loss_scale_init(sl_engine_t *engine);
+/** Whether a smaller scale may help where the norm is not finite. */
+int sl_loss_scale_is_too_large(const sl_engine_t *engine, double loss,
+                               double norm);
+/** A training step has ended well. */
+void sl_loss_scale_step(sl_engine_t *engine);
 
 /* engine.c */
 /** Stages and state, no threads. `own` is checked and has n_stages; `keeps`

@@ -126,28 +126,60 @@ static sl_status_t pass_init(const sl_run_t *run, size_t i, sl_pass_t *pass)
     pass->step.is_first_backward = m == first;
     pass->is_last_backward =
         run->is_training && m == (first == 0 ? stage->n_micro - 1 : 0);
-    pass->step.loss_scale = engine->loss_scale;
+    pass->step.loss_scale = engine->loss_scale * (float)engine->scale.factor;
     pass->is_stashed = run->is_training && !pass->step.is_recompute &&
                        sl_schedule_is_recomputed(&params, m);
     pass->keeps = run->is_training && !pass->is_stashed;
     return sl_plan_set_get(stage, rows, run->is_training, &pass->set);
 }
 
+/* Equal for passes that queue the same work: a device may launch that at
+ * once. */
+static uint32_t section_of(const sl_run_t *run, const sl_pass_t *pass,
+                           sl_instruction_kind_t kind)
+{
+    const sl_stage_t *stage = run->stage;
+    const sl_engine_t *engine = stage->engine;
+    const int64_t most =
+        sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
+    uint32_t section = (uint32_t)stage->cell + 1;
+
+    section = section * 16 + (uint32_t)kind;
+    section = section * 2 + (uint32_t)run->is_training;
+    section = section * 2 + (uint32_t)(pass->set->rows == most);
+    section = section * 2 + (uint32_t)pass->step.is_first_forward;
+    section = section * 2 + (uint32_t)pass->step.is_first_backward;
+    return section * 2 + (uint32_t)pass->is_last_backward;
+}
+
+static sl_status_t compute(const sl_run_t *run, const sl_pass_t *pass,
+                           sl_instruction_kind_t kind)
+{
+    sl_device_t *device = run->stage->device;
+    sl_status_t status;
+
+    sl_device_section_begin(device, section_of(run, pass, kind));
+    status = kind == SL_INSTRUCTION_BACKWARD ? sl_pass_backward(pass)
+                                             : sl_pass_forward(pass);
+    sl_device_section_end(device);
+    return status;
+}
+
 static sl_status_t execute(const sl_run_t *run, size_t i)
 {
+    const sl_instruction_kind_t kind = run->list->items[i].kind;
     sl_pass_t pass;
     sl_status_t status;
 
-    if (run->list->items[i].kind == SL_INSTRUCTION_UPDATE) {
+    if (kind == SL_INSTRUCTION_UPDATE) {
         return sl_stage_update(run->stage);
     }
     SL_TRY(status, pass_init(run, i, &pass), out);
-    switch (run->list->items[i].kind) {
+    switch (kind) {
     case SL_INSTRUCTION_FORWARD:
     case SL_INSTRUCTION_RECOMPUTE:
-        return sl_pass_forward(&pass);
     case SL_INSTRUCTION_BACKWARD:
-        return sl_pass_backward(&pass);
+        return compute(run, &pass, kind);
     case SL_INSTRUCTION_RECV_FORWARD:
         return sl_receive_forward(&pass);
     case SL_INSTRUCTION_SEND_FORWARD:
@@ -265,6 +297,7 @@ sl_status_t sl_executor_prepare(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
+    SL_TRY(status, sl_staging_reserve(stage), out);
     SL_TRY(status, train_list(stage), out);
     memset(stage->spans, 0, stage->train_list.n * sizeof(*stage->spans));
     sl_reduce_begin(stage);
@@ -365,6 +398,7 @@ static sl_status_t run_evaluation(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
+    SL_TRY(status, sl_staging_reserve(stage), out);
     SL_TRY(status, evaluation_list(stage), out);
     status = run_list(&run);
 out:

@@ -83,7 +83,8 @@ typedef struct sl_norm_run {
     const float *values;
     size_t n;
     int n_threads;
-    double *sum_p; /**< overwritten */
+    double *sum_p;   /**< overwritten; of the host's memory */
+    void *workspace; /**< see sl_device_kernels_t; unused on CPU */
 } sl_norm_run_t;
 
 SL_API sl_status_t sl_optimizer_op_sum_squares(const void *args, void *stream);

@@ -61,18 +61,18 @@ static sl_status_t load_input(const sl_pass_t *pass, int value)
     const size_t bytes = sl_tensor_bytes(&pass->set->descs[value]);
     const size_t row_bytes = bytes / (size_t)pass->set->rows;
     const char *rows = is_data ? batch->data : (const void *)batch->target;
+    sl_copy_args_t copy = {.bytes = bytes};
     sl_status_t status;
 
     /* a rehearsal's batch has no contents */
-    rows = rows == NULL ? NULL : rows + row_bytes * (size_t)pass->first_row;
+    copy.src = rows == NULL ? NULL : rows + row_bytes * (size_t)pass->first_row;
 
     SL_TRY(status,
            sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION, bytes,
                          &pass->micro->values[value]),
            out);
-    status = sl_device_copy(pass->stage->device,
-                            pass->micro->values[value]->block->ptr, rows, bytes,
-                            pass->span);
+    copy.dst = pass->micro->values[value]->block->ptr;
+    status = sl_staging_load(pass->stage, &copy, pass->span);
 out:
     return status;
 }
@@ -265,7 +265,9 @@ static int wants_gradient(const sl_pass_t *pass, int l, int i)
 static sl_status_t add_gradient(const sl_pass_t *pass, int v, sl_ref_t *grad)
 {
     sl_ref_t **so_far = &pass->micro->grads[v];
+    const sl_dtype_t dtype = pass->set->descs[v].dtype;
     const size_t bytes = sl_tensor_bytes(&pass->set->descs[v]);
+    sl_sum_args_t args = {.dtype = dtype, .n = bytes / sl_dtype_bytes(dtype)};
     sl_ref_t *sum = NULL;
     sl_status_t status = SL_OK;
 
@@ -283,9 +285,10 @@ static sl_status_t add_gradient(const sl_pass_t *pass, int v, sl_ref_t *grad)
                sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION, bytes, &sum),
                out);
     }
-    status = sl_device_sum(pass->stage->device, sum->block->ptr,
-                           (*so_far)->block->ptr, grad->block->ptr,
-                           bytes / sizeof(float), pass->span);
+    args.out = sum->block->ptr;
+    args.a = (*so_far)->block->ptr;
+    args.b = grad->block->ptr;
+    status = sl_device_sum(pass->stage->device, &args, pass->span);
     sl_ref_drop(pass->stage, so_far);
     *so_far = sum;
 out:

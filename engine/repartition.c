@@ -119,8 +119,9 @@ static void adopt(sl_mover_t *mover, sl_engine_t *next)
 static void go_back(sl_mover_t *mover, sl_status_t why)
 {
     sl_engine_t *engine = mover->engine, *next = NULL;
-    const int is_cpu =
-        engine->params.devices->devices[0].kind == SL_DEVICE_KIND_CPU;
+    const int is_one_memory =
+        sl_device_kernels(engine->params.devices->devices[0].kind)
+            ->is_one_memory;
     char detail[SL_ERROR_DETAIL_BYTES];
 
     (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
@@ -132,9 +133,9 @@ static void go_back(sl_mover_t *mover, sl_status_t why)
     } else {
         sl_mover_exchange(mover, engine, 0);
         sl_mover_drop(mover);
-        engine->is_failed |=
-            mover->n_crossings > 0 &&
-            (!is_cpu || engine->params.world != NULL || mover->is_broken);
+        engine->is_failed |= mover->n_crossings > 0 &&
+                             (!is_one_memory || engine->params.world != NULL ||
+                              mover->is_broken);
     }
     engine->is_failed |= why == SL_ERR_DEVICE || mover->is_broken;
     sl_last_error_set(detail);

@@ -301,6 +301,7 @@ void sl_stage_cleanup(sl_stage_t *stage)
         free(stage->free_refs);
         stage->free_refs = next;
     }
+    sl_staging_cleanup(stage);
     sl_stage_params_cleanup(stage);
     sl_schedule_cleanup(&stage->train_list);
     sl_schedule_cleanup(&stage->eval_list);

@@ -5,20 +5,19 @@
 #include "engine/parallel/parallel.h"
 
 static sl_status_t alloc_zeroed(sl_stage_t *stage, size_t bytes,
-                                const void *zeros, sl_mem_block_t **block_p)
+                                sl_mem_block_t **block_p)
 {
     sl_status_t status;
 
     SL_TRY(status,
            sl_stage_alloc(stage, SL_MEM_CLASS_PERSISTENT, bytes, block_p), out);
-    status = sl_device_copy(stage->device, (*block_p)->ptr, zeros, bytes, NULL);
+    status = sl_device_zero(stage->device, (*block_p)->ptr, bytes);
 out:
     return status;
 }
 
 /* Moments and gradient; the owner of tied values has the only moments. */
-static sl_status_t alloc_state(sl_stage_t *stage, sl_stage_param_t *param,
-                               const void *zeros)
+static sl_status_t alloc_state(sl_stage_t *stage, sl_stage_param_t *param)
 {
     const size_t bytes = param->desc->storage_bytes;
     const int n_moments =
@@ -28,10 +27,9 @@ static sl_status_t alloc_state(sl_stage_t *stage, sl_stage_param_t *param,
     sl_status_t status = SL_OK;
     int i;
 
-    SL_TRY(status, alloc_zeroed(stage, bytes, zeros, &param->grad.block), out);
+    SL_TRY(status, alloc_zeroed(stage, bytes, &param->grad.block), out);
     for (i = 0; i < n_moments; i++) {
-        SL_TRY(status,
-               alloc_zeroed(stage, bytes, zeros, &param->moments[i].block),
+        SL_TRY(status, alloc_zeroed(stage, bytes, &param->moments[i].block),
                out);
     }
 out:
@@ -62,8 +60,7 @@ out:
     return status;
 }
 
-static sl_status_t param_alloc(sl_stage_t *stage, sl_stage_param_t *param,
-                               const void *zeros)
+static sl_status_t param_alloc(sl_stage_t *stage, sl_stage_param_t *param)
 {
     sl_status_t status;
 
@@ -71,11 +68,10 @@ static sl_status_t param_alloc(sl_stage_t *stage, sl_stage_param_t *param,
         return SL_OK;
     }
     SL_TRY(status,
-           alloc_zeroed(stage, param->desc->storage_bytes, zeros,
-                        &param->value.block),
+           alloc_zeroed(stage, param->desc->storage_bytes, &param->value.block),
            out);
     if (param->desc->kind == SL_PARAM_TRAINED) {
-        status = alloc_state(stage, param, zeros);
+        status = alloc_state(stage, param);
     }
 out:
     return status;
@@ -95,9 +91,7 @@ static sl_status_t param_init(sl_stage_t *stage, sl_stage_param_t *param)
                 stage->engine->params.model->layers[param->layer]->name, bytes,
                 param->desc->name);
     }
-    status = param_alloc(stage, param, storage);
-    /* the copies that were queued read `storage` */
-    SL_KEEP(status, sl_device_drain(stage->device));
+    status = param_alloc(stage, param);
     if (status >= 0 && param->desc->kind != SL_PARAM_ACCUMULATOR) {
         status = init_value(stage, param, plain, storage);
     }
@@ -151,7 +145,7 @@ sl_status_t sl_stage_params_init(sl_stage_t *stage)
     for (p = 0; p < stage->n_params; p++) {
         SL_TRY(status,
                sl_device_is_dry(stage->device)
-                   ? param_alloc(stage, &stage->params[p], NULL)
+                   ? param_alloc(stage, &stage->params[p])
                    : param_init(stage, &stage->params[p]),
                out);
     }

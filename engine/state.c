@@ -234,10 +234,17 @@ sl_status_t sl_engine_gradient_get(sl_engine_t *engine, int layer, int param,
 {
     sl_state_item_t item;
     sl_status_t status;
+    size_t i, n;
 
     SL_TRY(status, find_item(engine, layer, param, SL_STATE_GRADIENT, 0, &item),
            out);
-    status = get(engine, &item, plain);
+    SL_TRY(status, get(engine, &item, plain), out);
+    n = engine->gradient_scale == 1.0
+            ? 0
+            : (size_t)sl_tensor_elements(&item.desc->desc);
+    for (i = 0; i < n; i++) {
+        plain[i] /= (float)engine->gradient_scale;
+    }
 out:
     return sl_engine_together(engine, status);
 }

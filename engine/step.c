@@ -25,19 +25,18 @@ static int64_t count_valid(const sl_engine_t *engine, const sl_batch_t *batch)
 
 static sl_status_t losses_reserve(sl_engine_t *engine)
 {
+    sl_device_t *device = &engine->params.devices->devices[0];
     sl_status_t status = SL_OK;
-    void *losses;
+    void *losses = NULL;
 
     if (engine->n_micro <= engine->losses_room) {
         return SL_OK;
     }
-    losses =
-        realloc(engine->losses, (size_t)engine->n_micro * sizeof(double[4]));
-    if (losses == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "engine: no host memory for the losses of %d micro-batches",
-                engine->n_micro);
-    }
+    SL_TRY(status,
+           sl_device_host_alloc(
+               device, (size_t)engine->n_micro * sizeof(double[4]), &losses),
+           out);
+    sl_device_host_release(device, engine->losses);
     engine->losses = losses;
     engine->losses_room = engine->n_micro;
 out:
@@ -131,6 +130,7 @@ sl_status_t sl_engine_prepare(sl_engine_t *engine, const sl_batch_t *batch)
            (size_t)engine->n_norms * (size_t)engine->n_replicas *
                sizeof(double));
     engine->is_skipped = 0;
+    engine->is_overflow = 0;
     engine->flags = 0;
     atomic_store(&engine->is_committed, 0);
     engine->batch = batch;
@@ -320,6 +320,7 @@ static void fill_report(sl_engine_t *engine, int64_t n_valid, uint64_t wall_ns,
 {
     sl_eval_sums_t sums = {0};
     const double n = n_valid > 0 ? (double)n_valid : 1.0;
+    sl_loss_scale_t scale;
 
     add_losses(engine, &sums);
     report->step = engine->n_steps;
@@ -332,6 +333,8 @@ static void fill_report(sl_engine_t *engine, int64_t n_valid, uint64_t wall_ns,
     report->step_us = (double)wall_ns * 1e-3;
     report->is_skipped = engine->is_skipped;
     report->n_skipped = engine->n_skipped;
+    report->loss_scale =
+        sl_engine_loss_scale(engine, &scale) ? scale.factor : 0.0;
     report->flags = engine->flags;
     cross_boundary(engine, wall_ns, report);
 }
@@ -356,6 +359,7 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     SL_TRY(status, run_job(engine, SL_JOB_TRAIN), out);
     engine->n_skipped += (uint64_t)engine->is_skipped;
     fill_report(engine, n_valid, sl_clock_ns() - start_ns, &report);
+    sl_loss_scale_step(engine);
     if (engine->params.trace) {
         collect_trace(engine);
     }

@@ -98,6 +98,7 @@ static void add_channel(sl_channel_list_t *list, sl_channel_kind_t kind,
     }
     channel = &engine->channels[list->n - 1];
     channel->kind = kind;
+    channel->device_kind = engine->params.devices->devices[0].kind;
     channel->from_cell = from_cell;
     channel->to_cell = to_cell;
     channel->from_stage = from_cell % k;
@@ -335,21 +336,25 @@ static void visit_params(sl_engine_t *engine, int is_counting)
 
 sl_status_t sl_topology_params(sl_engine_t *engine)
 {
+    sl_device_t *device = &engine->params.devices->devices[0];
+    void *norms = NULL;
     sl_status_t status;
+    size_t n;
 
     free(engine->ties);
-    free(engine->norms);
+    sl_device_host_release(device, engine->norms);
+    engine->norms = NULL;
     visit_params(engine, 1);
     engine->ties = calloc((size_t)engine->n_ties + 1, sizeof(*engine->ties));
-    engine->norms =
-        calloc((size_t)engine->n_norms * (size_t)engine->n_replicas + 1,
-               sizeof(double));
-    if (engine->ties == NULL || engine->norms == NULL) {
+    if (engine->ties == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "no host memory for %d parameters", engine->n_norms);
     }
+    n = (size_t)engine->n_norms * (size_t)engine->n_replicas + 1;
+    SL_TRY(status, sl_device_host_alloc(device, n * sizeof(double), &norms),
+           out);
+    engine->norms = norms;
     visit_params(engine, 0);
-    return SL_OK;
 out:
     return status;
 }

@@ -7,11 +7,15 @@
  *
  * Within a process (transport_thread.c) a send lends the tensor: the receiver
  * copies it into its own device's memory by an op of its own device, and the
- * sender may release it after that. The send itself never blocks.
+ * sender may release it after that. The send itself never blocks. That a
+ * tensor is there, or taken, is told when the ops before that have run
+ * (is_host), so devices that run beside the host need no other order.
  *
  * Between processes (transport_remote.c) the tensor arrives in a slot of the
- * receiver's device, a block that is there from the start, and is copied out
- * of it by an op; the sender may release its memory when it has left.
+ * receiver, memory that is there from the start, and is copied out of it by an
+ * op; the sender may release its memory when it has left. What the slots are
+ * and how the bytes come there is a way (transport_ways.h): of devices that
+ * use host memory there is one, of CUDA devices there are three.
  *
  * Transfers of a dry device (op manager NULL) take place at once, without
  * the bytes, and those between replicas without the other side.
@@ -22,12 +26,14 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "engine/sync.h"
 #include "scheduler/scheduler.h"
 
-struct sl_world;
+struct sl_nccl;
 struct sl_port_stats;
 struct sl_remote;
+struct sl_world;
 
 /** One tensor on its way. */
 typedef struct sl_message {
@@ -36,6 +42,10 @@ typedef struct sl_message {
     uint64_t number; /**< of the port's messages; the sender's, remote */
     int is_ready;    /**< guarded by the abort's lock */
     int is_taken;    /**< the receiver has copied it; likewise guarded */
+    /* the sender's by nccl: see engine/nccl/nccl.h */
+    uint64_t wire_bytes;
+    struct sl_channel *channel;
+    struct sl_message *next;
 } sl_message_t;
 
 typedef enum sl_channel_kind {
@@ -48,9 +58,13 @@ typedef enum sl_channel_kind {
     SL_CHANNEL_TIE_VALUE     /**< owner to user */
 } sl_channel_kind_t;
 
+/** "auto", "staged", "cuda-aware", "nccl". */
+const char *sl_transport_name(sl_transport_t transport);
+
 typedef struct sl_channel {
     sl_channel_kind_t kind;
-    int from_cell, to_cell; /**< numbers in the grid */
+    sl_device_kind_t device_kind; /**< of both sides */
+    int from_cell, to_cell;       /**< numbers in the grid */
     int from_stage, to_stage;
     int layer;     /**< whose output or gradient, or the tie's user; -1 */
     int param;     /**< of a tie's user; -1 */
@@ -62,15 +76,18 @@ typedef struct sl_channel {
                         stages that it crosses, so that a pipeline in step
                         never waits */
     int n_messages;
-    sl_message_t *messages;   /**< owned */
-    struct sl_remote *remote; /**< owned; NULL: both are here */
-    sl_abort_t *abort;        /**< borrowed */
+    sl_transport_t transport;   /**< to other ranks (default auto: staged) */
+    struct sl_nccl *nccl;       /**< borrowed; of that transport */
+    int from_device, to_device; /**< of their ranks; likewise */
+    sl_message_t *messages;     /**< owned */
+    struct sl_remote *remote;   /**< owned; NULL: both are here */
+    sl_abort_t *abort;          /**< borrowed */
 } sl_channel_t;
 
 /**
  * Connect a channel whose other side is on another rank; every rank must have
- * opened its sides before the first message. The receiver's slots are blocks
- * of `device`, also when it is dry.
+ * opened its sides before the first message. Slots that are memory of `device`
+ * are blocks of it, also when it is dry.
  *
  * @param max_bytes of a message; with 0 there are none
  */
@@ -119,7 +136,7 @@ SL_NODISCARD sl_status_t sl_channel_receive(sl_channel_t *channel,
                                             void *out, size_t bytes,
                                             sl_op_span_t *span);
 
-/* ---- the two ways; for transport.c ---- */
+/* ---- within a process, and between; for transport.c ---- */
 
 typedef enum sl_message_event {
     SL_MESSAGE_READY,

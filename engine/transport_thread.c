@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels between cells that are threads of one process. */
-#include <string.h>
-
+#include "engine/device_ops.h"
 #include "engine/transport.h"
 
-typedef struct sl_publish_args {
-    sl_channel_t *channel;
-    int m;
-} sl_publish_args_t;
-
-typedef struct sl_take_args {
-    sl_message_t *message;
+typedef struct sl_announce_args {
     sl_abort_t *abort;
-    void *out;
-} sl_take_args_t;
+    int *flag;
+} sl_announce_args_t;
 
 static void announce(sl_abort_t *abort, int *flag)
 {
@@ -23,36 +16,33 @@ static void announce(sl_abort_t *abort, int *flag)
     (void)pthread_mutex_unlock(&abort->lock);
 }
 
-/* Runs on the sender's device after the op that wrote the tensor. */
-static sl_status_t op_publish(const void *args, void *stream)
+static sl_status_t op_announce(const void *args, void *stream)
 {
-    const sl_publish_args_t *publish = args;
+    const sl_announce_args_t *at = args;
 
     (void)stream;
-    announce(publish->channel->abort,
-             &publish->channel->messages[publish->m].is_ready);
+    announce(at->abort, at->flag);
     return SL_OK;
+}
+
+/* Set a flag when all ops so far have run: on the sender's device the one that
+ * wrote the tensor, on the receiver's the copy. */
+static sl_status_t submit_announce(const sl_channel_t *channel,
+                                   sl_op_manager_t *ops, int *flag)
+{
+    const sl_announce_args_t args = {.abort = channel->abort, .flag = flag};
+    const sl_op_t op = {.fn = op_announce,
+                        .is_host = 1,
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    return ops == NULL ? op_announce(&args, NULL)
+                       : sl_op_manager_submit(ops, &op, NULL);
 }
 
 sl_status_t sl_thread_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
 {
-    const sl_publish_args_t args = {.channel = channel, .m = m};
-    const sl_op_t op = {
-        .fn = op_publish, .args = &args, .args_bytes = sizeof(args)};
-
-    return ops == NULL ? op_publish(&args, NULL)
-                       : sl_op_manager_submit(ops, &op, NULL);
-}
-
-/* Runs on the receiver's device. */
-static sl_status_t op_take(const void *args, void *stream)
-{
-    const sl_take_args_t *take = args;
-
-    (void)stream;
-    memcpy(take->out, take->message->data, take->message->bytes);
-    announce(take->abort, &take->message->is_taken);
-    return SL_OK;
+    return submit_announce(channel, ops, &channel->messages[m].is_ready);
 }
 
 sl_status_t sl_thread_receive(sl_channel_t *channel, sl_op_manager_t *ops,
@@ -60,9 +50,9 @@ sl_status_t sl_thread_receive(sl_channel_t *channel, sl_op_manager_t *ops,
                               sl_op_span_t *span)
 {
     sl_message_t *message = &channel->messages[m];
-    const sl_take_args_t args = {
-        .message = message, .abort = channel->abort, .out = out};
-    const sl_op_t op = {.fn = op_take,
+    const sl_copy_args_t args = {
+        .dst = out, .src = message->data, .bytes = bytes};
+    const sl_op_t op = {.fn = sl_device_kernels(channel->device_kind)->copy,
                         .name_id = sl_op_manager_name(ops, "receive"),
                         .args = &args,
                         .args_bytes = sizeof(args),
@@ -80,7 +70,8 @@ sl_status_t sl_thread_receive(sl_channel_t *channel, sl_op_manager_t *ops,
                 channel->from_stage, channel->to_stage, channel->layer, m,
                 message->bytes, bytes);
     }
-    return sl_op_manager_submit(ops, &op, NULL);
+    SL_TRY(status, sl_op_manager_submit(ops, &op, NULL), fail);
+    status = submit_announce(channel, ops, &message->is_taken);
 fail:
     return status;
 }

@@ -53,18 +53,32 @@ static size_t floats_of(const sl_stage_param_t *param)
 static sl_status_t sum_segment(sl_stage_t *stage, const sl_stage_param_t *param,
                                size_t start, size_t end, double *sum_p)
 {
+    const sl_device_kernels_t *kernels = sl_device_kernels(stage->device->kind);
     const float *grad = sl_storage_ptr(&param->grad);
-    const sl_norm_run_t run = {.values = grad + start,
-                               .n = end - start,
-                               .n_threads = stage->device->n_threads,
-                               .sum_p = sum_p};
-    const sl_op_t op = {.fn = sl_optimizer_op_sum_squares,
+    sl_norm_run_t run = {.values = grad + start,
+                         .n = end - start,
+                         .n_threads = stage->device->n_threads,
+                         .sum_p = sum_p};
+    const sl_op_t op = {.fn = kernels->sum_squares,
                         .name_id =
                             sl_op_manager_name(stage->device->ops, "norm"),
                         .args = &run,
                         .args_bytes = sizeof(run)};
+    sl_mem_block_t *workspace = NULL;
+    sl_status_t status;
 
-    return sl_device_submit(stage->device, &op);
+    if (kernels->sum_squares_workspace_bytes != NULL) {
+        SL_TRY(status,
+               sl_stage_alloc(stage, SL_MEM_CLASS_WORKSPACE,
+                              kernels->sum_squares_workspace_bytes(run.n),
+                              &workspace),
+               out);
+        run.workspace = workspace->ptr;
+    }
+    status = sl_device_submit(stage->device, &op);
+    sl_mem_release(workspace);
+out:
+    return status;
 }
 
 /* The segments of a parameter in this replica's chunk: all when it is alone,
@@ -116,7 +130,7 @@ double sl_engine_gradient_norm(const sl_engine_t *engine)
     for (i = 0; i < engine->n_norms * engine->n_replicas; i++) {
         sum += engine->norms[i];
     }
-    return sqrt(sum);
+    return sqrt(sum) / engine->scale.factor;
 }
 
 double sl_engine_loss_sum(const sl_engine_t *engine)
@@ -132,9 +146,11 @@ double sl_engine_loss_sum(const sl_engine_t *engine)
 
 static void set_clip_factor(sl_stage_t *stage, double norm)
 {
-    stage->clip_factor =
-        stage->engine->params.optimizer.clip_norm / (norm + 1e-6);
-    stage->clip_factor = stage->clip_factor < 1.0 ? stage->clip_factor : 1.0;
+    const sl_engine_t *engine = stage->engine;
+    const double clip_norm = engine->params.optimizer.clip_norm;
+    const double factor = clip_norm > 0.0 ? clip_norm / (norm + 1e-6) : 1.0;
+
+    stage->clip_factor = (factor < 1.0 ? factor : 1.0) / engine->scale.factor;
 }
 
 /* ---- the optimizer ---- */
@@ -155,10 +171,11 @@ static sl_status_t update_part(sl_stage_t *stage, const sl_stage_param_t *param,
             param->desc->has_decay || engine->params.optimizer.decay_all,
         .lr =
             (float)sl_optimizer_lr(&engine->params.optimizer, engine->n_steps),
-        .clip_factor = engine->params.optimizer.clip_norm > 0.0
+        .clip_factor = engine->params.optimizer.clip_norm > 0.0 ||
+                               engine->scale.factor != 1.0
                            ? &stage->clip_factor
                            : NULL};
-    const sl_op_t op = {.fn = sl_optimizer_op_update,
+    const sl_op_t op = {.fn = sl_device_kernels(stage->device->kind)->update,
                         .name_id =
                             sl_op_manager_name(stage->device->ops, "update"),
                         .args = &run,
@@ -216,6 +233,19 @@ out:
 
 /* ---- the end of a step ---- */
 
+static sl_status_t change_state(sl_stage_t *stage, const sl_plan_set_t *set)
+{
+    const sl_engine_t *engine = stage->engine;
+    sl_status_t status;
+
+    SL_TRY(status, finish_statistics(stage, set), out);
+    status = engine->n_replicas > 1 && engine->params.zero1
+                 ? update_chunks(stage)
+                 : update_all(stage);
+out:
+    return status;
+}
+
 /* What may still fail: gradients are complete, their norm is known. */
 static sl_status_t prepare_update(sl_stage_t *stage, int *is_skipped_p)
 {
@@ -252,11 +282,10 @@ sl_status_t sl_stage_update(sl_stage_t *stage)
         return SL_OK;
     }
     atomic_store(&engine->is_committed, 1);
-    SL_TRY(status, finish_statistics(stage, set), out);
-    SL_TRY(status,
-           engine->n_replicas > 1 && engine->params.zero1 ? update_chunks(stage)
-                                                          : update_all(stage),
-           out);
+    sl_device_section_begin(stage->device, (uint32_t)stage->cell + 1);
+    status = change_state(stage, set);
+    sl_device_section_end(stage->device);
+    SL_TRY(status, status, out);
     SL_TRY(status, sl_ties_spread(stage), out);
     status = sl_ties_settle(stage, 1);
 out:

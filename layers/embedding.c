@@ -73,6 +73,30 @@ static sl_status_t declare_params(sl_layer_t *layer, const sl_tensor_desc_t *in)
     return SL_OK;
 }
 
+/* No token may reach outside of the table. */
+static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
+                               const int32_t *values)
+{
+    const sl_embedding_attrs_t *attrs = plan->layer->attrs;
+    const sl_tensor_desc_t *in = &plan->in[input];
+    const int64_t n = sl_tensor_elements(in);
+    char label[SL_LAYER_LABEL_BYTES];
+    sl_status_t status = SL_OK;
+    int64_t i;
+
+    for (i = 0; i < n; i++) {
+        if (values[i] < 0 || values[i] >= attrs->vocab) {
+            SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                    "%s: token %" PRId32 " in row %" PRId64
+                    ", position %" PRId64 " is not in 0..%" PRId64,
+                    sl_layer_label(plan->layer, label), values[i],
+                    i / in->dims[1], i % in->dims[1], attrs->vocab - 1);
+        }
+    }
+out:
+    return status;
+}
+
 static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                  const sl_tensor_desc_t *out, sl_layer_cost_t *cost_p)
 {
@@ -98,6 +122,7 @@ const sl_layer_ops_t sl_layer_embedding = {
     .n_inputs_max = 1,
     .infer = infer,
     .declare_params = declare_params,
+    .check_input = check_input,
     .cost = cost,
     .kernels = {SL_KERNELS(embedding)},
 };

@@ -231,6 +231,23 @@ out:
     return status;
 }
 
+sl_status_t sl_layer_target(sl_layer_t *layer, sl_device_kind_t kind,
+                            sl_dtype_t dtype, const sl_tensor_desc_t *in,
+                            sl_tensor_desc_t *out_p)
+{
+    sl_status_t status;
+
+    layer->kind = kind;
+    layer->dtype = dtype;
+    SL_TRY(status, sl_layer_infer(layer, in, out_p), out);
+    if (layer->ops->declare_params != NULL) {
+        layer->n_params = 0;
+        status = layer->ops->declare_params(layer, in);
+    }
+out:
+    return status;
+}
+
 /* ---- plans and ops ---- */
 
 sl_status_t sl_layer_plan_init(sl_layer_plan_t *plan, const sl_layer_t *layer,
@@ -260,6 +277,16 @@ sl_status_t sl_layer_plan_init(sl_layer_plan_t *plan, const sl_layer_t *layer,
     *plan = made;
 out:
     return status;
+}
+
+sl_status_t sl_layer_check_input(const sl_layer_plan_t *plan, int input,
+                                 const void *values)
+{
+    const sl_layer_ops_t *ops = plan->layer->ops;
+
+    return ops->check_input == NULL || plan->in[input].dtype != SL_DTYPE_I32
+               ? SL_OK
+               : ops->check_input(plan, input, values);
 }
 
 static const sl_layer_kernels_t *kernels_of(const sl_layer_plan_t *plan)
@@ -324,8 +351,8 @@ sl_status_t sl_layer_cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     int i;
 
     /* what a layer saves does not depend on the thread count */
-    SL_TRY(status,
-           sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in), out);
+    SL_TRY(status, sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in),
+           out);
     layer->ops->cost(layer, in, &plan.out, &cost);
     for (i = 0; i < layer->n_params; i++) {
         if (layer->params[i].kind != SL_PARAM_ACCUMULATOR) {

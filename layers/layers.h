@@ -84,6 +84,8 @@ struct sl_layer {
     sl_device_kind_t kind; /**< of the devices it is for: decides the layout
                                 of images and of parameters' storage */
     sl_dtype_t dtype;      /**< of the activations it makes */
+    int is_tf32;           /**< products of f32 may round their factors to
+                                TF32 (sl_model_allow_tf32) */
 };
 
 /** Cost of one micro-batch, known without running it. */
@@ -207,6 +209,9 @@ struct sl_layer_ops {
      *  and tied_* are preset to plain and none. */
     sl_status_t (*declare_params)(sl_layer_t *layer,
                                   const sl_tensor_desc_t *in);
+    /** (optional) See sl_layer_check_input(). */
+    sl_status_t (*check_input)(const sl_layer_plan_t *plan, int input,
+                               const int32_t *values);
     /** Flops and traffic; the sizes are filled by the caller. */
     void (*cost)(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                  const sl_tensor_desc_t *out, sl_layer_cost_t *cost_p);
@@ -250,6 +255,17 @@ SL_API SL_NODISCARD sl_status_t sl_layer_plan_init(
     int n_threads, int is_training, const sl_tensor_desc_t *in);
 SL_API void sl_layer_plan_cleanup(sl_layer_plan_t *plan);
 
+/**
+ * Whether integers of the batch may be input `input` of the layer: tokens of
+ * its table, classes. `values` are in host memory, of the shape plan->in has.
+ * Kernels cannot stop a job everywhere: whoever takes a batch to a device
+ * asks first. Inputs that are not integers pass unread.
+ *
+ * @return SL_OK, SL_ERR_INVALID_ARG for the first that is not
+ */
+SL_API SL_NODISCARD sl_status_t sl_layer_check_input(
+    const sl_layer_plan_t *plan, int input, const void *values);
+
 /** Op functions (args: sl_layer_run_t) that call the plan's kernels. */
 SL_API sl_status_t sl_layer_op_forward(const void *args, void *stream);
 SL_API sl_status_t sl_layer_op_backward(const void *args, void *stream);
@@ -289,6 +305,7 @@ typedef struct sl_model {
     sl_layer_t **layers;   /**< owned */
     sl_device_kind_t kind; /**< CPU until sl_model_target() */
     sl_dtype_t dtype;      /**< of activations: f32 until sl_model_target() */
+    int is_tf32;           /**< see sl_model_allow_tf32(); default 0 */
 } sl_model_t;
 
 /** @param[in] data, target  one sample's shape with dims[0] = 1 */
@@ -340,6 +357,31 @@ SL_API SL_NODISCARD sl_status_t sl_model_add(sl_model_t *model,
 SL_API SL_NODISCARD sl_status_t sl_model_target(sl_model_t *model,
                                                 sl_device_kind_t kind,
                                                 sl_dtype_t dtype);
+
+/**
+ * Let products of f32 values take their factors with the 10 bits of TF32, at
+ * several times the speed; sums stay f32. Memory is the same. After
+ * sl_model_target(), before any engine or plan uses the model.
+ *
+ * @return SL_OK, SL_ERR_UNSUPPORTED (the model is not one of f32 for CUDA
+ *         devices; nothing has changed)
+ */
+SL_API SL_NODISCARD sl_status_t sl_model_allow_tf32(sl_model_t *model,
+                                                    int is_allowed);
+
+/** Both of these as one word. */
+typedef enum sl_precision {
+    SL_PRECISION_F32,
+    SL_PRECISION_TF32, /**< f32 with products in TF32 */
+    SL_PRECISION_BF16,
+    SL_PRECISION_F16
+} sl_precision_t;
+#define SL_PRECISION_CHOICES "f32|tf32|bf16|f16"
+
+/** sl_model_target() and sl_model_allow_tf32(). @return as these */
+SL_API SL_NODISCARD sl_status_t sl_model_set_precision(
+    sl_model_t *model, sl_device_kind_t kind, sl_precision_t precision);
+SL_API sl_precision_t sl_model_precision(const sl_model_t *model);
 
 /** Index of the layer with this name, or -1. */
 SL_API int sl_model_find(const sl_model_t *model, const char *name);

@@ -32,6 +32,16 @@ SL_NODISCARD sl_status_t sl_layer_infer(const sl_layer_t *layer,
                                         const sl_tensor_desc_t *in,
                                         sl_tensor_desc_t *out_p);
 
+/** Make the layer one for this kind of device with activations of this type
+ *  (see sl_model_target): shape of the output and parameters anew, from its
+ *  inputs there; ties are the caller's.
+ *  @return SL_OK, SL_ERR_CONFIG */
+SL_NODISCARD sl_status_t sl_layer_target(sl_layer_t *layer,
+                                         sl_device_kind_t kind,
+                                         sl_dtype_t dtype,
+                                         const sl_tensor_desc_t *in,
+                                         sl_tensor_desc_t *out_p);
+
 /** Append a parameter: storage plain, not tied; returns it for more. */
 sl_param_t *sl_layer_param_add(sl_layer_t *layer, const char *name,
                                sl_param_kind_t kind, int n_dims,

@@ -327,12 +327,11 @@ static sl_status_t retarget(sl_model_t *model, int i)
     for (k = 0; k < layer->n_inputs; k++) {
         in[k] = input_of(model, layer->inputs[k]);
     }
-    layer->kind = model->kind;
-    layer->dtype = model->dtype;
-    SL_TRY(status, sl_layer_infer(layer, in, &b->outs[i]), out);
+    layer->is_tf32 = 0;
+    SL_TRY(status,
+           sl_layer_target(layer, model->kind, model->dtype, in, &b->outs[i]),
+           out);
     if (layer->ops->declare_params != NULL) {
-        layer->n_params = 0;
-        SL_TRY(status, layer->ops->declare_params(layer, in), out);
         status = resolve_tie(model, layer);
     }
 out:
@@ -348,8 +347,29 @@ sl_status_t sl_model_target(sl_model_t *model, sl_device_kind_t kind,
     SL_TRY(status, check_target(model, kind, dtype), out);
     model->kind = kind;
     model->dtype = dtype;
+    model->is_tf32 = 0;
     for (i = 0; i < model->n_layers; i++) {
         SL_TRY(status, retarget(model, i), out);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_model_allow_tf32(sl_model_t *model, int is_allowed)
+{
+    sl_status_t status = SL_OK;
+    int i;
+
+    if (is_allowed &&
+        (model->kind != SL_DEVICE_KIND_CUDA || model->dtype != SL_DTYPE_F32)) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "model %s: TF32 is a way to multiply f32 values on CUDA "
+                "devices; this model is not one of f32 for them",
+                model->name);
+    }
+    model->is_tf32 = is_allowed;
+    for (i = 0; i < model->n_layers; i++) {
+        model->layers[i]->is_tf32 = is_allowed;
     }
 out:
     return status;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* softmax_cross_entropy: the loss of classification, by row or by pixel. */
+#include <inttypes.h>
+
 #include "layers/attrs_internal.h"
 #include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
@@ -19,12 +21,18 @@ static const sl_attr_def_t attr_defs[] = {
      .brief = "share of each target spread over all classes"},
     {0}};
 
+/* Where the classes are: dims[1] of images, the last of others. */
+static int class_dim_of(const sl_tensor_desc_t *logits)
+{
+    return logits->n_dims == 4 ? 1 : logits->n_dims - 1;
+}
+
 /* Whether the target has a number for each row: the logits' dims without
- * that of the classes, which is dims[1] of images and the last of others. */
+ * that of the classes. */
 static int targets_fit(const sl_tensor_desc_t *logits,
                        const sl_tensor_desc_t *target)
 {
-    const int class_dim = logits->n_dims == 4 ? 1 : logits->n_dims - 1;
+    const int class_dim = class_dim_of(logits);
     int i, k = 0;
 
     if (target->dtype != SL_DTYPE_I32 || target->n_dims != logits->n_dims - 1) {
@@ -57,6 +65,31 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     return SL_OK;
 }
 
+static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
+                               const int32_t *values)
+{
+    const sl_loss_attrs_t *attrs = plan->layer->attrs;
+    const int64_t classes = plan->in[0].dims[class_dim_of(&plan->in[0])];
+    const int64_t rows = sl_tensor_elements(&plan->in[input]);
+    char label[SL_LAYER_LABEL_BYTES];
+    sl_status_t status = SL_OK;
+    int64_t row;
+
+    for (row = 0; row < rows; row++) {
+        if ((values[row] < 0 || values[row] >= classes) &&
+            values[row] != attrs->ignore_index) {
+            SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                    "%s: target %" PRId32 " of row %" PRId64
+                    " is not one of %" PRId64
+                    " classes nor the ignored %" PRId64,
+                    sl_layer_label(plan->layer, label), values[row], row,
+                    classes, attrs->ignore_index);
+        }
+    }
+out:
+    return status;
+}
+
 static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                  const sl_tensor_desc_t *out, sl_layer_cost_t *cost_p)
 {
@@ -80,6 +113,7 @@ const sl_layer_ops_t sl_layer_softmax_cross_entropy = {
     .n_inputs_max = 2,
     .is_loss = 1,
     .infer = infer,
+    .check_input = check_input,
     .cost = cost,
     .kernels = {SL_KERNELS(softmax_cross_entropy)},
 };

@@ -43,6 +43,34 @@ void sl_part_speed_default(sl_part_speed_t *speed, int n_threads)
     speed->op_us = 0.5;
 }
 
+/* What a data sheet says of a large card (H100 SXM): dense products, memory,
+ * PCIe; and a usual time to launch a kernel. Nothing of it was measured. */
+static void set_cuda(sl_part_speed_t *speed, const sl_model_t *model)
+{
+    const int is_16_bit =
+        model->dtype == SL_DTYPE_BF16 || model->dtype == SL_DTYPE_F16;
+
+    speed->flops_per_us = is_16_bit ? 990e6 : model->is_tf32 ? 495e6 : 67e6;
+    speed->bytes_per_us = 3350e3;
+    speed->link_bytes_per_us = 64e3;
+    speed->link_latency_us = 10.0;
+    speed->op_us = 5.0;
+}
+
+void sl_part_speed_for(sl_part_speed_t *speed, const sl_model_t *model,
+                       int n_threads)
+{
+    switch (model->kind) {
+    case SL_DEVICE_KIND_CUDA:
+        set_cuda(speed, model);
+        return;
+    case SL_DEVICE_KIND_CPU:
+    case SL_DEVICE_N_KINDS:
+        break;
+    }
+    sl_part_speed_default(speed, n_threads);
+}
+
 void sl_part_find_work(const sl_layer_plan_t *plan, sl_part_work_t *work_p)
 {
     const sl_layer_t *layer = plan->layer;
@@ -51,7 +79,7 @@ void sl_part_find_work(const sl_layer_plan_t *plan, sl_part_work_t *work_p)
     memset(work_p, 0, sizeof(*work_p));
     for (i = 0; i < layer->n_inputs; i++) {
         work_p->differentiates[i] = layer->inputs[i] >= 0 &&
-                                    plan->in[i].dtype == SL_DTYPE_F32 &&
+                                    sl_part_is_real(&plan->in[i]) &&
                                     ((plan->passes_gradient >> i) & 1) == 0;
         work_p->has_backward |= work_p->differentiates[i];
     }
@@ -74,7 +102,7 @@ static void drop_input_gradient(const sl_layer_plan_t *plan,
     int i;
 
     for (i = 0; i < layer->n_inputs; i++) {
-        if (layer->inputs[i] >= 0 || plan->in[i].dtype != SL_DTYPE_F32) {
+        if (layer->inputs[i] >= 0 || !sl_part_is_real(&plan->in[i])) {
             return;
         }
     }
@@ -91,8 +119,8 @@ static sl_status_t make_facts(const sl_layer_t *layer,
     sl_status_t status;
 
     /* What is kept does not depend on the thread count. */
-    SL_TRY(status,
-           sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in), out);
+    SL_TRY(status, sl_layer_plan_init(&plan, layer, layer->kind, 1, 1, in),
+           out);
     layer->ops->cost(layer, in, &plan.out, &facts->cost);
     sl_part_find_work(&plan, &work);
     drop_input_gradient(&plan, &facts->cost);

@@ -95,6 +95,10 @@ uint64_t sl_part_profile_key(const sl_model_t *model, int64_t rows,
     hash = hash_int(n_threads, hash);
     hash = hash_int(sl_channel_block(), hash);
     hash = hash_int(rows, hash);
+    if (kind != SL_DEVICE_KIND_CPU) {
+        hash = hash_int((int64_t)model->dtype, hash);
+        hash = hash_int(model->is_tf32, hash);
+    }
     hash = hash_desc(&model->data, hash);
     hash = hash_desc(&model->target, hash);
     hash = hash_int(model->n_layers, hash);

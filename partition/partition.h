@@ -64,11 +64,17 @@ typedef struct sl_part_speed {
  *  recent server core. Their ratios matter more than their height. */
 SL_API void sl_part_speed_default(sl_part_speed_t *speed, int n_threads);
 
+/** Figures of one device of the kind that the model is for; for CPU devices
+ *  the same as sl_part_speed_default(). */
+SL_API void sl_part_speed_for(sl_part_speed_t *speed, const sl_model_t *model,
+                              int n_threads);
+
 /**
  * Analytic costs of `model` for micro-batches of `rows`, nothing is run: a
  * pass takes the longer of its flops and its memory traffic, and op_us. What
- * is kept comes from the layers' plans for the CPU, made once per distinct
- * layer. A layer fed by the batch alone has half of its type's backward.
+ * is kept comes from the layers' plans for the model's kind of device, made
+ * once per distinct layer. A layer fed by the batch alone has half of its
+ * type's backward.
  *
  * @param[out] costs_p  clean up with sl_part_costs_cleanup
  * @return SL_OK, SL_ERR_INVALID_ARG, SL_ERR_CONFIG (shape),
@@ -97,8 +103,8 @@ SL_API SL_NODISCARD sl_status_t sl_part_profile_measure(
     const sl_model_t *model, int64_t rows, sl_device_t *device, int n_repeats,
     const sl_part_speed_t *speed, sl_part_costs_t *costs_p);
 
-/** Key of a profile: model structure (not names), rows, device kind,
- *  threads, CPU. */
+/** Key of a profile: model structure (not names), precision, rows, device
+ *  kind, threads, CPU. */
 SL_API uint64_t sl_part_profile_key(const sl_model_t *model, int64_t rows,
                                     sl_device_kind_t kind, int n_threads);
 /** Default file for a key, in $XDG_CACHE_HOME/sluice or ~/.cache/sluice;

@@ -72,6 +72,31 @@ sl_part_check_problem(const sl_part_problem_t *problem);
 uint64_t sl_part_layer_key(const sl_layer_t *layer, const sl_tensor_desc_t *in,
                            uint64_t seed);
 
+/** Whether the elements are of a type that has a gradient. */
+static inline int sl_part_is_real(const sl_tensor_desc_t *desc)
+{
+    return desc->dtype == SL_DTYPE_F32 || desc->dtype == SL_DTYPE_BF16 ||
+           desc->dtype == SL_DTYPE_F16;
+}
+
+/** Args of the op that fills memory of a device, one a kind. */
+typedef struct sl_part_set {
+    void *data;
+    const void *values; /**< of the host; NULL: zeros */
+    size_t bytes;
+} sl_part_set_t;
+
+/** Numbers in [-1, 1); whole numbers are 0, a valid token and label of any
+ *  vocabulary. *values_p is owned (free). */
+SL_NODISCARD sl_status_t sl_part_make_values(const sl_tensor_desc_t *desc,
+                                             uint64_t seed, uint32_t stream,
+                                             void **values_p);
+
+sl_status_t sl_part_set_cpu(const void *args, void *stream);
+#if SL_HAVE_CUDA
+sl_status_t sl_part_set_cuda(const void *args, void *stream);
+#endif
+
 /** What the backward of a layer has to compute. */
 typedef struct sl_part_work {
     int differentiates[SL_LAYER_MAX_INPUTS]; /**< in[i]'s gradient is asked */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "partition/partition_internal.h"
 
 enum {
@@ -25,80 +24,15 @@ typedef struct bench {
     uint32_t n_streams; /* of random numbers drawn */
 } bench_t;
 
-/* ---- values ---- */
+/* ---- ops ---- */
 
-/** Args of fill_op. */
-typedef struct fill {
-    void *data;
-    sl_tensor_desc_t desc;
-    uint32_t stream;
-} fill_t;
-
-/** The channels past the real ones of the last block are zero. */
-static void zero_padding(const sl_tensor_desc_t *desc, float *data)
-{
-    const int64_t block = sl_channel_block();
-    const int64_t n_blocks = sl_padded_channels(desc) / block;
-    const int64_t n_pixels = desc->dims[2] * desc->dims[3];
-    const int64_t first = desc->dims[1] - (n_blocks - 1) * block;
-    int64_t sample, pixel, c;
-
-    for (sample = 0; sample < desc->dims[0]; sample++) {
-        float *last = data + ((sample + 1) * n_blocks - 1) * n_pixels * block;
-
-        for (pixel = 0; pixel < n_pixels; pixel++) {
-            for (c = first; c < block; c++) {
-                last[pixel * block + c] = 0.0f;
-            }
-        }
-    }
-}
-
-/** Numbers in [-1, 1); whole numbers are 0, a valid token and label of any
- *  vocabulary. */
-static sl_status_t fill_op(const void *args, void *stream)
-{
-    const fill_t *fill = args;
-    const size_t bytes = sl_tensor_bytes(&fill->desc);
-    const sl_rng_t rng =
-        sl_rng_at(SEED, fill->stream, 0, 0, SL_RNG_USE_SYNTHETIC);
-    float *data = fill->data;
-    size_t i;
-
-    (void)stream;
-    if (fill->desc.dtype != SL_DTYPE_F32) {
-        memset(fill->data, 0, bytes);
-        return SL_OK;
-    }
-    sl_rng_uniform(&rng, data, bytes / sizeof(float));
-    for (i = 0; i < bytes / sizeof(float); i++) {
-        data[i] = 2.0f * data[i] - 1.0f;
-    }
-    if (fill->desc.layout == SL_LAYOUT_BLOCKED) {
-        zero_padding(&fill->desc, data);
-    }
-    return SL_OK;
-}
-
-/** Args of set_op. */
-typedef struct set {
-    void *data;
-    const void *values; /* NULL: zeros */
-    size_t bytes;
-} set_t;
-
-static sl_status_t set_op(const void *args, void *stream)
-{
-    const set_t *set = args;
-
-    (void)stream;
-    if (set->values == NULL) {
-        memset(set->data, 0, set->bytes);
-    } else {
-        memcpy(set->data, set->values, set->bytes);
-    }
-    return SL_OK;
-}
+/** Kinds that are not built have no devices. */
+static const sl_op_fn set_ops[SL_DEVICE_N_KINDS] = {
+    [SL_DEVICE_KIND_CPU] = sl_part_set_cpu,
+#if SL_HAVE_CUDA
+    [SL_DEVICE_KIND_CUDA] = sl_part_set_cuda,
+#endif
+};
 
 static sl_status_t submit(bench_t *bench, const char *name, sl_op_fn fn,
                           const void *args, size_t args_bytes,
@@ -111,6 +45,22 @@ static sl_status_t submit(bench_t *bench, const char *name, sl_op_fn fn,
                         .args = args};
 
     return sl_op_manager_submit(bench->device->ops, &op, NULL);
+}
+
+/** Values of the host (NULL: zeros) to the device; they may change after. */
+static sl_status_t set_values(bench_t *bench, void *data, const void *values,
+                              size_t bytes)
+{
+    const sl_part_set_t set = {.data = data, .values = values, .bytes = bytes};
+    sl_status_t status;
+
+    SL_TRY(status,
+           submit(bench, "profile fill", set_ops[bench->device->kind], &set,
+                  sizeof(set), NULL),
+           out);
+    status = sl_op_manager_drain(bench->device->ops);
+out:
+    return status;
 }
 
 /* ---- memory ---- */
@@ -134,19 +84,19 @@ static sl_status_t alloc_tensor(bench_t *bench, sl_mem_class_t mem_class,
                                 const sl_tensor_desc_t *desc, int is_filled,
                                 void **ptr_p)
 {
-    fill_t fill = {.desc = *desc, .stream = bench->n_streams++};
+    const uint32_t stream = bench->n_streams++;
+    void *data = NULL, *values = NULL;
     sl_status_t status;
 
-    SL_TRY(status, alloc(bench, mem_class, sl_tensor_bytes(desc), &fill.data),
-           out);
+    SL_TRY(status, alloc(bench, mem_class, sl_tensor_bytes(desc), &data), out);
     if (is_filled) {
-        SL_TRY(
-            status,
-            submit(bench, "profile fill", fill_op, &fill, sizeof(fill), NULL),
-            out);
+        SL_TRY(status, sl_part_make_values(desc, SEED, stream, &values), out);
+        SL_TRY(status, set_values(bench, data, values, sl_tensor_bytes(desc)),
+               out);
     }
-    *ptr_p = fill.data;
+    *ptr_p = data;
 out:
+    free(values);
     return status;
 }
 
@@ -183,15 +133,12 @@ err_free:
 static sl_status_t alloc_values(bench_t *bench, size_t bytes,
                                 const void *values, void **ptr_p)
 {
-    set_t set = {.values = values, .bytes = bytes};
+    void *data = NULL;
     sl_status_t status;
 
-    SL_TRY(status, alloc(bench, SL_MEM_CLASS_PERSISTENT, bytes, &set.data),
-           out);
-    SL_TRY(status,
-           submit(bench, "profile fill", set_op, &set, sizeof(set), NULL), out);
-    SL_TRY(status, sl_op_manager_drain(bench->device->ops), out);
-    *ptr_p = set.data;
+    SL_TRY(status, alloc(bench, SL_MEM_CLASS_PERSISTENT, bytes, &data), out);
+    SL_TRY(status, set_values(bench, data, values, bytes), out);
+    *ptr_p = data;
 out:
     return status;
 }
@@ -409,10 +356,10 @@ sl_status_t sl_part_profile_measure(const sl_model_t *model, int64_t rows,
                 "profile: a device and 2 to %d repeats are needed, not %d",
                 MAX_REPEATS, n_repeats);
     }
-    if (device->kind != SL_DEVICE_KIND_CPU) {
+    if (device->kind != model->kind || set_ops[device->kind] == NULL) {
         SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
-                "profile: device %s is of a kind that cannot be profiled",
-                device->name);
+                "profile: model %s is made for another kind of device than %s",
+                model->name, device->name);
     }
     SL_TRY(status, sl_part_costs_analytic(model, rows, speed, &costs), out);
     shapes = calloc((size_t)model->n_layers + 1, sizeof(*shapes));

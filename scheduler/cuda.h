@@ -6,7 +6,7 @@
 #ifndef SL_SCHEDULER_CUDA_H
 #define SL_SCHEDULER_CUDA_H
 
-#include "base/status.h"
+#include "scheduler/scheduler.h"
 
 SL_BEGIN_DECLS
 
@@ -29,6 +29,10 @@ typedef struct sl_cuda_stream {
     /** Called with the handle when the device is closed. */
     void (*release[SL_CUDA_N_LIBRARIES])(void *handle);
 } sl_cuda_stream_t;
+
+/** Runs the ops of a manager on a CUDA device: sl_op_manager_params_t's
+ *  `backend`, with the device's number as CUDA has it in `device`. */
+SL_API const sl_op_backend_t *sl_op_backend_cuda(void);
 
 SL_END_DECLS
 #endif /* SL_SCHEDULER_CUDA_H */

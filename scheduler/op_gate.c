@@ -64,23 +64,44 @@ static void await_share(sl_op_manager_t *manager, double expected,
     sl_meter_stop(&manager->throttled, now_ns);
 }
 
-int sl_op_gate_enter(sl_op_manager_t *manager, const sl_op_slot_t *slot)
+int sl_op_gate_pass(sl_op_manager_t *manager, double expected_ns, int may_wait)
 {
-    const double expected = sl_op_gate_expected_ns(manager, slot);
     const uint64_t now_ns = sl_clock_ns();
+    int state = SL_GATE_CANCELED;
     uint64_t wait_ns;
-    int is_entered;
 
     (void)pthread_mutex_lock(manager->lock);
-    wait_ns = sl_share_wait_ns(&manager->share, expected, now_ns);
-    if (wait_ns > 0) {
-        await_share(manager, expected, now_ns, wait_ns);
-    }
-    is_entered = !is_failed(manager);
-    if (is_entered) {
-        sl_share_start(&manager->share, expected, manager->share.at_ns);
+    wait_ns = sl_share_wait_ns(&manager->share, expected_ns, now_ns);
+    if (!may_wait && !manager->is_stopping &&
+        (wait_ns > 0 || manager->share.law == SL_SHARE_ANTMAN)) {
+        state = SL_GATE_SHUT;
+    } else {
+        if (wait_ns > 0) {
+            await_share(manager, expected_ns, now_ns, wait_ns);
+        }
+        if (!is_failed(manager)) {
+            sl_share_start(&manager->share, expected_ns, manager->share.at_ns);
+            state = SL_GATE_OPEN;
+        }
     }
     (void)pthread_mutex_unlock(manager->lock);
+    return state;
+}
+
+void sl_op_gate_settle(sl_op_manager_t *manager, double expected_ns,
+                       uint64_t used_ns, uint64_t now_ns)
+{
+    (void)pthread_mutex_lock(manager->lock);
+    sl_share_settle(&manager->share, expected_ns, (double)used_ns, now_ns);
+    (void)pthread_mutex_unlock(manager->lock);
+}
+
+int sl_op_gate_enter(sl_op_manager_t *manager, const sl_op_slot_t *slot)
+{
+    const double expected_ns = sl_op_gate_expected_ns(manager, slot);
+    const int is_entered =
+        sl_op_gate_pass(manager, expected_ns, 1) == SL_GATE_OPEN;
+
     /* back to back with the op before, its end is this one's start: one
      * reading an op, and the manager's own work is charged too */
     if (is_entered && manager->n_threads == 1 && manager->cpu_ns == 0) {

@@ -23,6 +23,8 @@ enum {
     RING_OPS_DEFAULT = 256,
     RING_OPS_MAX = 1 << 20,
     THREADS_MAX = 4096,
+    IN_FLIGHT_DEFAULT = 32,
+    IN_FLIGHT_MAX = 1024,
     PAUSES = 16 /* between two looks at the clock */
 };
 
@@ -39,6 +41,11 @@ int sl_op_is_running(void)
     return is_in_op;
 }
 
+void sl_op_set_running(int is_running)
+{
+    is_in_op = is_running;
+}
+
 /* ---- waiting ---- */
 
 static void cpu_relax(void)
@@ -50,6 +57,11 @@ static void cpu_relax(void)
 #endif
 }
 
+void sl_op_manager_relax(void)
+{
+    cpu_relax();
+}
+
 static uint64_t spin_limit_ns(const sl_op_manager_t *manager)
 {
     /* a submitter and a device's thread each want a core */
@@ -57,6 +69,11 @@ static uint64_t spin_limit_ns(const sl_op_manager_t *manager)
         2 * atomic_load_explicit(&n_managers, memory_order_relaxed);
 
     return wanted <= manager->n_procs ? SPIN_NS : SPIN_CROWDED_NS;
+}
+
+uint64_t sl_op_manager_spin_ns(const sl_op_manager_t *manager)
+{
+    return spin_limit_ns(manager);
 }
 
 /* Look at a counter for a short while. After the first moments the core is
@@ -158,6 +175,12 @@ static void record_failure(sl_op_manager_t *manager, const sl_op_slot_t *slot,
     sl_last_error_set(""); /* the next failure brings its own */
 }
 
+void sl_op_manager_fail(sl_op_manager_t *manager, const sl_op_slot_t *slot,
+                        sl_status_t status)
+{
+    record_failure(manager, slot, status);
+}
+
 /* Whether the op may run, now that the share lets it. */
 static int is_let_in(sl_op_manager_t *manager, const sl_op_slot_t *slot,
                      int is_gated)
@@ -243,6 +266,11 @@ static void publish(sl_op_manager_t *manager, uint64_t n_done)
     }
 }
 
+void sl_op_manager_publish(sl_op_manager_t *manager, uint64_t n_done)
+{
+    publish(manager, n_done);
+}
+
 /* Lock held. What was to be a short pause and is none after `late_ns` is told
  * to the guests; 0 = they know all there is. */
 static void sleep_for_work(sl_op_manager_t *manager, uint64_t late_ns)
@@ -277,9 +305,9 @@ static int await_op(sl_op_manager_t *manager, uint64_t n_done)
     }
     while (!(has_op = atomic_load(&manager->n_submitted) > n_done) &&
            !manager->is_stopping) {
-        manager->is_asleep = 1;
+        manager->is_asleep = SL_OP_IDLE;
         sleep_for_work(manager, late_ns);
-        manager->is_asleep = 0;
+        manager->is_asleep = SL_OP_AWAKE;
         late_ns = 0;
     }
     if (has_op) {
@@ -289,9 +317,15 @@ static int await_op(sl_op_manager_t *manager, uint64_t n_done)
     return has_op;
 }
 
+int sl_op_manager_await(sl_op_manager_t *manager, uint64_t n_done)
+{
+    return await_op(manager, n_done);
+}
+
 /* Affinity first: the kernel threads inherit it when they are made. */
 static int start_thread(sl_op_manager_t *manager)
 {
+    sl_status_t status = SL_OK;
     int error = 0;
 
     sl_machine_name_self(manager->name);
@@ -300,12 +334,20 @@ static int start_thread(sl_op_manager_t *manager)
     }
     omp_set_dynamic(0);
     omp_set_num_threads(manager->n_threads);
+    if (error == 0 && manager->backend != NULL) {
+        status = sl_op_stream_open(manager);
+    }
     (void)pthread_mutex_lock(manager->lock);
     manager->start_error = error;
+    manager->open_status = status;
+    if (status < 0) {
+        (void)snprintf(manager->detail, sizeof(manager->detail), "%s",
+                       sl_last_error());
+    }
     manager->is_started = 1;
     (void)pthread_cond_broadcast(&manager->progress);
     (void)pthread_mutex_unlock(manager->lock);
-    return error == 0;
+    return error == 0 && status == SL_OK;
 }
 
 static void *device_main(void *arg)
@@ -314,6 +356,11 @@ static void *device_main(void *arg)
     uint64_t n_done = 0;
 
     if (!start_thread(manager)) {
+        return NULL;
+    }
+    if (manager->backend != NULL) {
+        sl_op_stream_run(manager);
+        sl_op_stream_close(manager->stream);
         return NULL;
     }
     while (await_op(manager, n_done)) {
@@ -331,6 +378,7 @@ void sl_op_manager_params_default(sl_op_manager_params_t *params)
     params->name = "device";
     params->n_threads = 1;
     params->ring_ops = RING_OPS_DEFAULT;
+    params->in_flight = IN_FLIGHT_DEFAULT;
 }
 
 static sl_status_t check_params(const sl_op_manager_params_t *params)
@@ -355,6 +403,11 @@ static sl_status_t check_params(const sl_op_manager_params_t *params)
     if (params->cores != NULL && params->n_cores < 1) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "%s: to be bound to %d cores",
                 params->name, params->n_cores);
+    }
+    if (params->in_flight < 2 || params->in_flight > IN_FLIGHT_MAX) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out,
+                "%s: %d ops in flight; 2 to %d are allowed", params->name,
+                params->in_flight, IN_FLIGHT_MAX);
     }
 out:
     return status;
@@ -382,6 +435,7 @@ static void manager_free(sl_op_manager_t *manager)
     (void)pthread_mutex_destroy(manager->lock);
     sl_yield_set_release(manager->yield);
     sl_yield_set_release(manager->own_yield);
+    sl_op_stream_free(manager->stream);
     sl_op_names_destroy(manager->names);
     free(manager->cores);
     free(manager->ring);
@@ -404,6 +458,9 @@ static sl_op_manager_t *manager_new(const sl_op_manager_params_t *params)
     atomic_store(&manager->wake_at, UINT64_MAX);
     (void)snprintf(manager->name, sizeof(manager->name), "%s", params->name);
     manager->n_threads = params->n_threads;
+    manager->backend = params->backend;
+    manager->device = params->device;
+    manager->max_in_flight = params->in_flight;
     manager->n_procs = omp_get_num_procs();
     manager->n_cores = (int)n_cores;
     manager->n_slots = ring_ops;
@@ -424,9 +481,9 @@ static sl_op_manager_t *manager_new(const sl_op_manager_params_t *params)
     return manager;
 }
 
-/* Start the thread and hear whether it could be set up. Signals are for the
- * program's own threads. */
-static int thread_open(sl_op_manager_t *manager)
+/* Start the thread and hear whether it could be set up: an errno, or the
+ * status of the backend. Signals are for the program's own threads. */
+static int thread_open(sl_op_manager_t *manager, sl_status_t *status_p)
 {
     sigset_t all;
     sigset_t before;
@@ -434,6 +491,7 @@ static int thread_open(sl_op_manager_t *manager)
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    *status_p = SL_OK;
     error = pthread_create(&manager->thread, NULL, device_main, manager);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
@@ -444,8 +502,9 @@ static int thread_open(sl_op_manager_t *manager)
         (void)pthread_cond_wait(&manager->progress, manager->lock);
     }
     error = manager->start_error;
+    *status_p = manager->open_status;
     (void)pthread_mutex_unlock(manager->lock);
-    if (error != 0) {
+    if (error != 0 || *status_p < 0) {
         (void)pthread_join(manager->thread, NULL);
     }
     return error;
@@ -469,7 +528,11 @@ sl_status_t sl_op_manager_create(const sl_op_manager_params_t *params,
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "%s: no memory for a ring of %d",
                 params->name, params->ring_ops);
     }
-    error = thread_open(manager);
+    error = thread_open(manager, &status);
+    if (status < 0) {
+        sl_last_error_set(manager->detail);
+        goto err_free;
+    }
     if (error != 0) {
         if (strerror_r(error, text, sizeof(text)) != 0) {
             text[0] = '\0';
@@ -494,6 +557,7 @@ void sl_op_manager_destroy(sl_op_manager_t *manager)
         return;
     }
     (void)pthread_mutex_lock(manager->lock);
+    sl_op_section_cut(manager);
     manager->is_stopping = 1;
     atomic_store_explicit(&manager->is_yielding, 0, memory_order_release);
     (void)pthread_cond_signal(&manager->work);
@@ -555,7 +619,8 @@ static sl_status_t await_room(sl_op_manager_t *manager)
 
     while (status == SL_OK) {
         const uint64_t submitted =
-            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed);
+            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed) +
+            manager->n_held;
 
         if (submitted -
                 atomic_load_explicit(&manager->n_done, memory_order_acquire) <
@@ -579,19 +644,30 @@ sl_status_t sl_op_manager_submit(sl_op_manager_t *manager, const sl_op_t *op,
     (void)pthread_mutex_lock(manager->lock);
     SL_TRY(status, await_room(manager), out_unlock);
     submitted =
-        atomic_load_explicit(&manager->n_submitted, memory_order_relaxed);
+        atomic_load_explicit(&manager->n_submitted, memory_order_relaxed) +
+        manager->n_held;
+    if (op->is_load && op->after != SL_OP_AFTER_NOTHING &&
+        op->after > submitted) {
+        SL_FAIL(status, SL_ERR_INVALID_ARG, out_unlock,
+                "%s: a load after op %" PRIu64 ", but %" PRIu64
+                " are submitted",
+                manager->name, op->after, submitted);
+    }
     slot = &manager->ring[submitted & (manager->n_slots - 1)];
     slot->fn = op->fn;
     slot->span = op->span;
     slot->name_id = op->name_id;
     slot->cost_us = op->cost_us;
+    slot->after = op->after;
+    slot->is_host = (int8_t)(op->is_host != 0);
+    slot->is_load = (int8_t)(op->is_load != 0);
     if (op->args_bytes > 0) {
         memcpy(slot->args, op->args, op->args_bytes);
     }
-    atomic_store_explicit(&manager->n_submitted, submitted + 1,
-                          memory_order_release);
-    if (manager->is_asleep) {
-        (void)pthread_cond_signal(&manager->work);
+    slot->section = 0;
+    slot->is_last = 0;
+    if (manager->section == 0 || !sl_op_section_hold(manager, slot)) {
+        sl_op_manager_announce(manager, submitted + 1);
     }
     if (ticket_p != NULL) {
         *ticket_p = submitted + 1;
@@ -610,6 +686,11 @@ sl_status_t sl_op_manager_wait(sl_op_manager_t *manager, uint64_t ticket,
     sl_status_t status;
     int is_late;
 
+    if (manager != NULL && !is_in_op &&
+        ticket >
+            atomic_load_explicit(&manager->n_submitted, memory_order_relaxed)) {
+        sl_op_section_flush(manager);
+    }
     if (manager == NULL || is_in_op ||
         ticket >
             atomic_load_explicit(&manager->n_submitted, memory_order_relaxed)) {
@@ -644,6 +725,7 @@ sl_status_t sl_op_manager_drain(sl_op_manager_t *manager)
     if (manager == NULL) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "no op manager to drain");
     }
+    sl_op_section_flush(manager);
     return sl_op_manager_wait(
         manager,
         atomic_load_explicit(&manager->n_submitted, memory_order_relaxed),

@@ -18,7 +18,7 @@ void sl_op_manager_pulse_set(sl_op_manager_t *manager, sl_pulse_slot_t *slot)
         manager->pulse.slot = slot;
         manager->pulse.is_learning = 0;
         (void)sl_pulse_idle(&manager->pulse, 0, sl_clock_ns());
-        if (!manager->is_asleep) {
+        if (manager->is_asleep != SL_OP_IDLE) {
             sl_pulse_busy(&manager->pulse, sl_clock_ns());
         }
     }

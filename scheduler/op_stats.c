@@ -27,6 +27,11 @@ static void read_meters(const sl_op_manager_t *manager, sl_op_stats_t *stats)
     stats->elapsed_ns = now_ns - manager->created_ns;
     stats->busy_ns = sl_meter_total(busy, now_ns);
     stats->throttled_ns = sl_meter_total(throttled, now_ns);
+    if (manager->stream != NULL) {
+        (void)pthread_mutex_lock(manager->lock);
+        stats->busy_ns = sl_op_stream_show(manager->stream, stats->busy_ns);
+        (void)pthread_mutex_unlock(manager->lock);
+    }
     if (stats->elapsed_ns > stats->busy_ns + stats->throttled_ns) {
         stats->waiting_ns =
             stats->elapsed_ns - stats->busy_ns - stats->throttled_ns;

@@ -12,6 +12,32 @@
  * The manager is also a gate: it lets ops start at such times that they take
  * no more than the device's share of this process (docs/share.md).
  *
+ * On a CPU an op runs on the device's thread. A CUDA device runs beside the
+ * host: there the thread hands ops to a queue of the device (a stream) in the
+ * same order, so all that is said above holds, and
+ * - an op counts as run once the device has finished it. The thread looks at
+ *   its oldest ones while there are others to hand over, and else sleeps until
+ *   the oldest has ended;
+ * - only so many are handed over ahead of the device (`in_flight`), and of
+ *   known length no more than 10 ms, so that a suspension acts soon. Below a
+ *   share of 100 it is 2 ms, and an op whose name was never run goes alone;
+ *   one that yields to another job, or obeys AntMan's law, goes alone too;
+ * - times are the device's own: every op lies between two events, of about
+ *   half a microsecond's resolution, and the end of one is the start of the
+ *   next where the device had no pause between them. They become
+ *   sl_clock_ns() by the time of the op before; no op starts before it was
+ *   handed over nor ends after it was seen to have ended. An op that comes to
+ *   an idle device is counted from the moment it is handed over. The time
+ *   that another process has the device while an op runs counts too;
+ * - an error that the device finds later is the failure of the oldest op that
+ *   had not ended, with the number of those that may have caused it instead.
+ *   Ops handed over already when an op fails run nevertheless. After an error
+ *   that stays, all later ops fail, and destroy still ends.
+ *
+ * Of host and device copies, those to the host are ordinary ops: what they
+ * write is read after a wait, and a later op may overwrite what they read. A
+ * copy to the device can do better, see sl_op_t.is_load.
+ *
  * Thread safety: every function may be called from any thread, except inside
  * an op, where only sl_op_* queries are allowed.
  */
@@ -31,7 +57,11 @@ enum {
     SL_OP_MAX_NAMES = 4096 /**< distinct op names per manager */
 };
 
+/** sl_op_t.after of a load that need not wait for any op. */
+#define SL_OP_AFTER_NOTHING UINT64_MAX
+
 typedef struct sl_op_manager sl_op_manager_t; /* opaque */
+typedef struct sl_op_backend sl_op_backend_t; /* opaque */
 typedef struct sl_op sl_op_t;
 
 /** First start and last end of the ops that point to it. Written by the
@@ -63,8 +93,21 @@ struct sl_op {
     int is_host;         /**< fn starts no kernel or copy: it tells somebody on
                               the host that all ops before it have run. On a
                               device that runs beside the host it is called
-                              then, and not when its turn to start comes */
-    const void *args;    /**< borrowed for the call of submit, then copied */
+                              then, and not when its turn to start comes;
+                              the share does not hold it up */
+    /** fn only copies host memory that the device can read by itself (pinned)
+     *  to the device. A CUDA device does that on a queue of its own, beside
+     *  the ops submitted before: the copy waits for op `after` and those
+     *  before that one, and every op submitted later waits for the copy. What
+     *  it writes must be used by no op between `after` and this one; that is
+     *  not so for a block just taken from the allocator, which is reused in
+     *  the order of the ops: take it before `after`, or give 0. A load counts
+     *  as run in its turn; its time is not charged. */
+    int is_load;
+    /** Of a load: the ticket of an op submitted earlier; 0 = all of them,
+     *  SL_OP_AFTER_NOTHING = none. */
+    uint64_t after;
+    const void *args; /**< borrowed for the call of submit, then copied */
 };
 
 typedef struct sl_op_manager_params {
@@ -74,6 +117,12 @@ typedef struct sl_op_manager_params {
                            NULL = not bound */
     int n_cores;
     int ring_ops; /**< ring size in ops, a power of two; default 256 */
+    /** What runs the ops; NULL = the device's thread (default). Borrowed; see
+     *  sl_op_backend_cuda() in scheduler/cuda.h. */
+    const sl_op_backend_t *backend;
+    int device;    /**< as the backend numbers them (default 0) */
+    int in_flight; /**< most ops handed to a backend and not yet ended, 2 to
+                        1024; default 32 */
 } sl_op_manager_params_t;
 
 SL_API void sl_op_manager_params_default(sl_op_manager_params_t *params);
@@ -95,7 +144,8 @@ typedef struct sl_op_stats {
     /* Every moment since the manager was made is one of three kinds; busy,
      * throttled and waiting add up to elapsed. */
     uint64_t elapsed_ns;
-    uint64_t busy_ns;      /**< in kernels, up to this moment */
+    uint64_t busy_ns;      /**< in kernels, up to this moment; of a CUDA
+                                device exact up to the last op that ended */
     uint64_t throttled_ns; /**< an op was queued and the gate was shut, or
                                 a job that goes first was busy */
     uint64_t waiting_ns;   /**< no op was queued */
@@ -172,6 +222,31 @@ SL_API void sl_op_manager_recover(sl_op_manager_t *manager);
  */
 SL_API void sl_op_manager_mark(sl_op_manager_t *manager, uint32_t position);
 
+/**
+ * The ops that this thread submits up to section_end() may be launched as one:
+ * on a CUDA device as a captured graph, whose launch costs the host and the
+ * device less than that of its ops. On other devices nothing happens.
+ *
+ * The ops become pieces. A piece ends at the section's end, at a host op, a
+ * load, an op of another thread, a wait for one of its ops, a drain, and when
+ * half of the ring is in it. Its ops start when it ends, not before: submit
+ * without long pauses, and wait for nobody who waits for them. It counts as run
+ * as a whole, is let in by the gate as one op, and is charged as its measured
+ * time, which the statistics by name and the spans divide by what its ops took
+ * lately.
+ *
+ * The n-th pieces of two sections of the same number should queue the same
+ * kernels and copies with any arguments: then the graph is updated, else made
+ * anew, which is slow. The first time its ops go one by one. Those of a piece
+ * that cannot be captured do so always; their functions are called twice that
+ * once.
+ *
+ * @param section any number above 0, the same for the same work
+ */
+SL_API void sl_op_manager_section_begin(sl_op_manager_t *manager,
+                                        uint32_t section);
+SL_API void sl_op_manager_section_end(sl_op_manager_t *manager);
+
 /* ---- share of the device's time ---- */
 
 typedef enum sl_share_law {
@@ -191,9 +266,10 @@ typedef enum sl_share_law {
  * that runs ends, later ones wait until the share is raised, and submitters
  * block only when the ring is full. Destroy and cancel end a suspension.
  *
- * Device time is the wall time of the kernel; where the device has one kernel
+ * Device time is the wall time of the kernel; where a CPU device has one kernel
  * thread, it is that thread's CPU time, so that a core shared with other
- * processes is charged for what was got of it.
+ * processes is charged for what was got of it. On a CUDA device it is the time
+ * between the events around the op; those handed over run to their end.
  *
  * @param percent 0 to 100
  * @return SL_OK, SL_ERR_INVALID_ARG (nothing is changed)
@@ -242,10 +318,14 @@ typedef struct sl_device {
     char name[32]; /**< "cpu:0" */
     sl_device_kind_t kind;
     int index;
-    int n_threads; /**< kernel threads */
+    int n_threads; /**< kernel threads; 1 on a CUDA device, where kernels do
+                        not run on threads of the host */
     int n_cores;   /**< cores it is bound to; 0 = not bound */
+    int gpu;       /**< of a CUDA device: as CUDA numbers them. Devices of a set
+                        may share a GPU. Else -1 */
     sl_mem_t *mem;
     sl_op_manager_t *ops;
+    void *own; /**< the kind's own */
 } sl_device_t;
 
 typedef struct sl_device_set {
@@ -254,26 +334,39 @@ typedef struct sl_device_set {
 } sl_device_set_t;
 
 typedef struct sl_device_params {
-    const char *spec;    /**< "cpu:N" (N devices share the cores out) or
-                              "cpu" (one); default "cpu:1" */
+    /** "cpu:N" (N devices share the cores out) or "cpu" (one); "cuda:N": N
+     *  devices on the GPUs that CUDA shows, or "cuda" (one). When there are
+     *  fewer GPUs than devices, equal runs of devices share each: each with
+     *  its own op manager and an equal part of the GPU's memory. Default
+     *  "cpu:1". */
+    const char *spec;
     int n_threads;       /**< kernel threads per device; 0 = cores/N, at
-                              least 1 (default) */
+                              least 1 (default). CPU only */
     size_t memory_bytes; /**< limit per device; 0 = what the machine has,
-                              shared out (default) */
-    size_t host_bytes;   /**< host pool per device (default 0) */
+                              or the GPU has free but for a reserve for
+                              libraries, shared out (default) */
+    size_t host_bytes;   /**< host pool per device (default 0); pinned for a
+                              CUDA device */
     int bind;            /**< bind to cores (default 1; skipped when there
-                              are fewer cores than threads) */
+                              are fewer cores than threads). CPU only */
     /* With other processes of the job on this host. Those that may use the
      * same cores divide them: this one takes part `local_rank` of `n_local`
      * (default 0 of 1). Memory and a group's quota are for all `n_on_host` of
-     * them (default 1), those bound to other cores too. */
-    int local_rank, n_local, n_on_host;
+     * them (default 1), those bound to other cores too. GPUs are divided by
+     * those that see the same ones (sl_device_gpus_hash): this one is number
+     * `gpu_rank` (default 0) of `n_gpu_ranks` (default 1). */
+    int local_rank, n_local, n_on_host, gpu_rank, n_gpu_ranks;
 } sl_device_params_t;
 
 SL_API void sl_device_params_default(sl_device_params_t *params);
 
+/** What is best here: "cuda:N" with the N GPUs that CUDA shows, when it is
+ *  built and shows any; else "cpu:1". Valid until the thread's next call. */
+SL_API const char *sl_device_default_spec(void);
+
 /** @return SL_OK, SL_ERR_INVALID_ARG (spec, with what is allowed),
- *          SL_ERR_UNSUPPORTED (a kind that is not built), SL_ERR_NO_MEMORY */
+ *          SL_ERR_UNSUPPORTED (a kind that is not built), SL_ERR_NO_MEMORY,
+ *          SL_ERR_DEVICE (no GPU that can be used, and why) */
 SL_API SL_NODISCARD sl_status_t
 sl_device_set_create(const sl_device_params_t *params, sl_device_set_t **set_p);
 
@@ -284,6 +377,9 @@ SL_API void sl_device_set_destroy(sl_device_set_t *set);
  *  push each other aside. Does nothing where the system has no such slice. */
 SL_API void sl_device_bind_self(const sl_device_t *device);
 
+/** Likewise for a thread that serves all devices of the set. */
+SL_API void sl_device_set_bind_self(const sl_device_set_t *set);
+
 /** What the processor calls itself, or its architecture, into text. */
 SL_API void sl_device_cpu_model(char *text, size_t text_bytes);
 
@@ -293,6 +389,9 @@ SL_API int sl_device_cores(int *cores, int n_max);
 
 /** A number that is equal for processes that may use the same cores. */
 SL_API uint64_t sl_device_cores_hash(void);
+
+/** The same for GPUs, by their serial numbers; 0 = none, or no CUDA. */
+SL_API uint64_t sl_device_gpus_hash(void);
 
 SL_END_DECLS
 #endif /* SL_SCHEDULER_SCHEDULER_H */

@@ -95,7 +95,7 @@ uint64_t sl_share_wait_ns(sl_share_t *share, double expected_ns,
 void sl_share_start(sl_share_t *share, double expected_ns, uint64_t now_ns)
 {
     advance(share, now_ns);
-    share->flight_ns = expected_ns;
+    share->flight_ns += expected_ns;
     share->tokens_ns -= expected_ns;
 }
 
@@ -113,11 +113,15 @@ static void antman_finish(sl_share_t *share, uint64_t now_ns)
     share->not_before_ns = now_ns + (uint64_t)slot_ns;
 }
 
-void sl_share_finish(sl_share_t *share, double used_ns, uint64_t now_ns)
+void sl_share_settle(sl_share_t *share, double expected_ns, double used_ns,
+                     uint64_t now_ns)
 {
+    /* when all began anew meanwhile, nothing of it was taken out */
+    const double taken_ns = least(expected_ns, share->flight_ns);
+
     /* settled before time flows in: what came meanwhile must not spill */
-    share->tokens_ns += share->flight_ns - used_ns;
-    share->flight_ns = 0.0;
+    share->tokens_ns += taken_ns - used_ns;
+    share->flight_ns -= taken_ns;
     advance(share, now_ns);
     if (share->tokens_ns < -SL_SHARE_DEBT_NS) {
         share->tokens_ns = -SL_SHARE_DEBT_NS;
@@ -125,6 +129,11 @@ void sl_share_finish(sl_share_t *share, double used_ns, uint64_t now_ns)
     if (share->law == SL_SHARE_ANTMAN) {
         antman_finish(share, now_ns);
     }
+}
+
+void sl_share_finish(sl_share_t *share, double used_ns, uint64_t now_ns)
+{
+    sl_share_settle(share, share->flight_ns, used_ns, now_ns);
 }
 
 /* The published law: idle so long that the run time of the mini-batch that

@@ -37,7 +37,7 @@ typedef struct sl_share {
     uint64_t at_ns; /* up to which time has flowed into the bucket */
     /* token bucket */
     double tokens_ns; /* of device time; below zero = debt */
-    double flight_ns; /* expected of the op that runs, taken out already */
+    double flight_ns; /* expected of the ops that run, taken out already */
     /* AntMan */
     double planned_ns;       /* idle time planned at the last boundary */
     double left_ns;          /* of it, not yet inserted between ops */
@@ -66,6 +66,11 @@ void sl_share_start(sl_share_t *share, double expected_ns, uint64_t now_ns);
 
 /** The op that started has ended and took `used_ns` of device time. */
 void sl_share_finish(sl_share_t *share, double used_ns, uint64_t now_ns);
+
+/** The same for one of several that started: the one expected to take
+ *  `expected_ns`. */
+void sl_share_settle(sl_share_t *share, double expected_ns, double used_ns,
+                     uint64_t now_ns);
 
 /** A mini-batch that took `step_ns`, all idle time included, has ended. */
 void sl_share_boundary(sl_share_t *share, double step_ns, uint64_t now_ns);

@@ -57,6 +57,7 @@ typedef struct sl_manifest {
     sl_setting_t *settings;
     uint64_t epoch, sample; /**< where in the data the next step begins */
     double learning_rate;   /**< of the next step */
+    sl_loss_scale_t scale;  /**< likewise; factor 0: there is none */
     double loss, validation_loss;
     size_t n_shards;
     sl_manifest_shard_t *shards;

@@ -257,6 +257,10 @@ static sl_status_t describe_settings(const sl_checkpoint_run_t *run,
                SL_BACKWARD_CHOICES, (int)params->backward_order);
     put(&to, SL_SETTING_BITS, "devices.threads", "%d",
         params->devices->devices[0].n_threads);
+    put_choice(&to, SL_SETTING_BITS, "devices.kind", "cpu|cuda",
+               (int)params->model->kind);
+    put_choice(&to, SL_SETTING_BITS, "train.precision", SL_PRECISION_CHOICES,
+               (int)sl_model_precision(params->model));
     put(&to, SL_SETTING_TOLD, "devices.stages", "%d", params->n_stages);
     put(&to, SL_SETTING_BITS, "train.replicas", "%d", params->n_replicas);
     put_choice(&to, SL_SETTING_TOLD, "train.schedule", SL_SCHEDULE_CHOICES,

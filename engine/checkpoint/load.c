@@ -149,6 +149,9 @@ static sl_status_t load(sl_engine_t *engine, sl_source_t *source,
     }
     if (kind != SL_RESUME_WEIGHTS) {
         sl_engine_set_n_steps(engine, source->manifest.step);
+        if (source->manifest.scale.factor != 0.0) {
+            status = sl_engine_set_loss_scale(engine, &source->manifest.scale);
+        }
     }
 out:
     return status;

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint_internal.h"
 #include "engine/checkpoint/manifest_fields.h"
+#include "engine/engine_internal.h"
 
 static sl_status_t make_array(const char *what, size_t n, size_t each,
                               void **array_p)
@@ -288,6 +289,31 @@ out:
     return status;
 }
 
+/* Only of a run in f16. */
+static sl_status_t read_loss_scale(sl_object_t root, sl_manifest_t *m)
+{
+    sl_loss_scale_t scale = {0};
+    sl_object_t object;
+    uint64_t n = 0;
+    sl_status_t status;
+
+    if (json_object_get(root.json, "loss_scale") == NULL) {
+        return SL_OK;
+    }
+    SL_TRY(status, sl_object_object(root, "loss_scale", &object), out);
+    SL_TRY(status, sl_object_number(object, "factor", &scale.factor), out);
+    SL_TRY(status, sl_object_u64(object, "good_steps", UINT32_MAX, &n), out);
+    if (!sl_loss_scale_is_valid(&scale)) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: a loss scale of %g is none that there can be", root.what,
+                  scale.factor);
+    }
+    scale.n_good_steps = (uint32_t)n;
+    m->scale = scale;
+out:
+    return status;
+}
+
 sl_status_t sl_manifest_parse(const char *what, const char *text,
                               size_t n_bytes, sl_manifest_t *manifest_p)
 {
@@ -307,6 +333,7 @@ sl_status_t sl_manifest_parse(const char *what, const char *text,
     }
     SL_TRY(status, check_head(root), err_cleanup);
     SL_TRY(status, read_scalars(root, &m), err_cleanup);
+    SL_TRY(status, read_loss_scale(root, &m), err_cleanup);
     SL_TRY(status, read_model(root, &m), err_cleanup);
     SL_TRY(status, read_settings(root, &m), err_cleanup);
     SL_TRY(status, read_shards(root, &m), err_cleanup);

@@ -109,7 +109,7 @@ uint64_t sl_manifest_fingerprint(const char *const *layers, size_t n)
 
 static json_t *root_of(const sl_manifest_t *m)
 {
-    return json_pack(
+    json_t *root = json_pack(
         "{s:s, s:i, s:s, s:s, s:I, s:I, s:{s:I, s:I}, s:o, s:o, s:o, s:o,"
         " s:{s:s, s:o, s:o}, s:o}",
         "format", "sluice-checkpoint", "version", SL_MANIFEST_VERSION,
@@ -121,6 +121,16 @@ static json_t *root_of(const sl_manifest_t *m)
         settings_of(m), "model", "name", m->model, "fingerprint",
         hex(m->fingerprint), "layers", texts(m->layers, m->n_layers), "shards",
         shards_of(m));
+
+    if (root != NULL && m->scale.factor != 0.0 &&
+        json_object_set_new(
+            root, "loss_scale",
+            json_pack("{s:f, s:I}", "factor", m->scale.factor, "good_steps",
+                      (json_int_t)m->scale.n_good_steps)) != 0) {
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
 }
 
 sl_status_t sl_manifest_format(const sl_manifest_t *manifest, char **text_p)

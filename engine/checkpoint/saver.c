@@ -248,6 +248,9 @@ static void describe_save(sl_saver_t *saver, double loss,
     saver->validation_loss = validation_loss;
     saver->learning_rate =
         sl_optimizer_lr(&engine->params.optimizer, saver->step);
+    if (!sl_engine_loss_scale(engine, &saver->scale)) {
+        saver->scale.factor = 0.0;
+    }
 }
 
 sl_status_t sl_saver_save(sl_saver_t *saver, double loss,

@@ -43,6 +43,7 @@ struct sl_saver {
     char *path; /**< owned: the directory while it is written */
     uint32_t step;
     double loss, validation_loss, learning_rate;
+    sl_loss_scale_t scale; /**< factor 0: there is none */
 
     pthread_t thread;
     int has_thread;

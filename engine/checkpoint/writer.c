@@ -172,6 +172,7 @@ static sl_status_t write_manifest(const sl_saver_t *saver)
                        .n_settings = d->n_settings,
                        .settings = d->settings,
                        .learning_rate = saver->learning_rate,
+                       .scale = saver->scale,
                        .loss = saver->loss,
                        .validation_loss = saver->validation_loss};
     sl_status_t status;

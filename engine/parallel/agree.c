@@ -157,9 +157,17 @@ sl_status_t sl_stage_check_finite(const sl_stage_t *stage, double norm,
     sl_status_t status;
 
     *is_skipped_p = 0;
-    if (engine->dry != NULL ||
-        engine->params.not_finite == SL_NOT_FINITE_GO_ON ||
-        (isfinite(norm) && isfinite(loss))) {
+    if (engine->dry != NULL || (isfinite(norm) && isfinite(loss))) {
+        return SL_OK;
+    }
+    if (sl_loss_scale_is_too_large(engine, loss, norm)) {
+        *is_skipped_p = 1;
+        if (stage == engine->stages) {
+            engine->is_skipped = engine->is_overflow = 1;
+        }
+        return SL_OK;
+    }
+    if (engine->params.not_finite == SL_NOT_FINITE_GO_ON) {
         return SL_OK;
     }
     *is_skipped_p = engine->params.not_finite == SL_NOT_FINITE_SKIP;

@@ -21,6 +21,9 @@ static uint64_t hash_model(const sl_model_t *model, uint64_t hash)
 {
     int l, p, d;
 
+    hash = hash_int(model->kind, hash);
+    hash = hash_int(model->dtype, hash);
+    hash = hash_int(model->is_tf32, hash);
     for (l = 0; l < model->n_layers; l++) {
         const sl_layer_t *layer = model->layers[l];
 
@@ -66,7 +69,8 @@ static uint64_t hash_params(const sl_engine_params_t *params)
         (int64_t)params->seed,   params->not_finite,
         params->n_replicas,      (int64_t)params->bucket_bytes,
         params->zero1,           params->batch_norm,
-        params->check_replicas};
+        params->check_replicas,  params->transport,
+        params->loss_scale_steps};
     uint64_t hash = hash_model(params->model, 0);
     size_t i;
     int k;
@@ -97,8 +101,9 @@ sl_status_t sl_together_compare(const sl_engine_params_t *params)
     for (r = 1; r < n; r++) {
         if (all[r] != all[0]) {
             SL_FAIL(status, SL_ERR_CONFIG, out,
-                    "rank %d on host %s has another model, cut or training "
-                    "parameters than rank 0: start all with the same config",
+                    "rank %d on host %s has another model, precision, cut or "
+                    "training parameters than rank 0: start all with the same "
+                    "config",
                     r, sl_world_host(world, r));
         }
     }

@@ -5,11 +5,14 @@
 
 static sl_status_t sum(const sl_fold_t *fold, void *to, const void *part)
 {
-    sl_device_t *device = fold->stage->device;
+    const sl_sum_args_t args = {.dtype =
+                                    fold->is_f64 ? SL_DTYPE_F64 : SL_DTYPE_F32,
+                                .out = to,
+                                .a = fold->sum,
+                                .b = part,
+                                .n = fold->n};
 
-    return fold->is_f64
-               ? sl_device_sum_f64(device, to, fold->sum, part, fold->n)
-               : sl_device_sum(device, to, fold->sum, part, fold->n, NULL);
+    return sl_device_sum(fold->stage->device, &args, NULL);
 }
 
 sl_status_t sl_fold_add(sl_fold_t *fold, int i, sl_mem_block_t *part)

@@ -150,6 +150,14 @@ static json_t *step_object(const sl_metrics_step_t *step)
         "gradient_norm", number(step->gradient_norm), "step_ms",
         number(step->step_ms), rate_name, number(step->units_per_s), "bubble",
         number(step->bubble), "devices", devices);
+    if (object != NULL && step->loss_scale > 0.0) {
+        (void)json_object_set_new(object, "loss_scale",
+                                  number(step->loss_scale));
+    }
+    if (object != NULL && (step->n_skipped > 0 || step->loss_scale > 0.0)) {
+        (void)json_object_set_new(object, "skipped_steps",
+                                  json_integer((json_int_t)step->n_skipped));
+    }
     if (object != NULL && step->cuts != NULL) {
         (void)json_object_set_new(object, "rebalance", move_object(step));
     }

@@ -34,6 +34,8 @@ typedef struct sl_metrics_step {
     double loss, accuracy;
     double learning_rate;
     double gradient_norm;
+    double loss_scale;  /**< 0: none, left out */
+    uint64_t n_skipped; /**< so far; left out when 0 and there is no scale */
     double step_ms;
     double units_per_s;
     const char *unit; /**< borrowed; "samples" makes "samples_per_s" */

@@ -26,6 +26,7 @@ typedef enum part_kind {
     PART_LOSS,
     PART_RATE,
     PART_BUBBLE,
+    PART_SKIPPED, /* loss scale and skipped steps */
     PART_DEVICES, /* memory of each device */
     PART_MEMORY,  /* of the fullest one, in its place */
     PART_TIME,
@@ -233,6 +234,22 @@ static void format_left(const sl_progress_t *progress,
     }
 }
 
+static void format_skipped(const sl_progress_update_t *update, char *text,
+                           size_t text_bytes)
+{
+    char scale[64] = "", skipped[64] = "";
+
+    if (update->loss_scale > 0.0) {
+        (void)snprintf(scale, sizeof(scale), "scale %.0f", update->loss_scale);
+    }
+    if (update->n_skipped > 0) {
+        (void)snprintf(skipped, sizeof(skipped), "skipped %llu",
+                       (unsigned long long)update->n_skipped);
+    }
+    (void)snprintf(text, text_bytes, "%s%s%s", scale,
+                   scale[0] != '\0' && skipped[0] != '\0' ? "  " : "", skipped);
+}
+
 static void format_parts(const sl_progress_t *progress,
                          const sl_progress_update_t *update,
                          part_text_t parts[N_PARTS])
@@ -264,6 +281,7 @@ static void format_parts(const sl_progress_t *progress,
         (void)snprintf(parts[PART_BUBBLE], PART_BYTES, "bubble %.1f %%",
                        100.0 * update->bubble);
     }
+    format_skipped(update, parts[PART_SKIPPED], PART_BYTES);
     format_devices(update, parts[PART_DEVICES], PART_BYTES);
     format_memory(update, parts[PART_MEMORY], PART_BYTES);
     format_left(progress, update, parts[PART_TIME], PART_BYTES);
@@ -287,8 +305,9 @@ static size_t line_width(const part_text_t parts[N_PARTS])
 /* Leave parts out, the least important first, until the line fits. */
 static void fit(part_text_t parts[N_PARTS], size_t width)
 {
-    static const part_kind_t first_out[] = {PART_MEMORY, PART_BUBBLE, PART_RATE,
-                                            PART_TIME, PART_LOSS};
+    static const part_kind_t first_out[] = {PART_MEMORY,  PART_BUBBLE,
+                                            PART_SKIPPED, PART_RATE,
+                                            PART_TIME,    PART_LOSS};
     part_text_t memory;
     size_t i;
 

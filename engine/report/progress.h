@@ -57,7 +57,9 @@ typedef struct sl_progress_update {
     double loss;    /**< shown smoothed */
     double n_units; /**< samples or tokens of this step */
     double step_us;
-    double bubble;                       /**< NaN = unknown, not shown */
+    double bubble;      /**< NaN = unknown, not shown */
+    double loss_scale;  /**< 0 = none, not shown */
+    uint64_t n_skipped; /**< steps so far that were skipped; 0: not shown */
     const sl_progress_device_t *devices; /**< borrowed for the call */
     size_t n_devices;
     uint64_t now_ns; /**< sl_clock_ns() */

@@ -33,7 +33,7 @@ static int drops(const sl_layer_run_t *run)
 /* First block of the numbers of input i >= 1: streams do not overlap. */
 static uint32_t first_block(const sl_layer_run_t *run, int i)
 {
-    const int64_t n = (int64_t)(sl_tensor_bytes(&run->plan->out) / 4);
+    const int64_t n = sl_drop_n_numbers(&run->plan->out);
     const int64_t chunks = (n + SL_DROP_NUMBERS - 1) / SL_DROP_NUMBERS;
 
     return (uint32_t)((i - 1) * chunks * SL_DROP_BLOCKS);

@@ -41,6 +41,17 @@ void sl_drop_apply(const sl_drop_t *drop, uint32_t block, const float *x,
     }
 }
 
+int64_t sl_drop_n_numbers(const sl_tensor_desc_t *desc)
+{
+    sl_tensor_desc_t on_cpu = *desc;
+
+    on_cpu.dtype = SL_DTYPE_F32;
+    if (desc->layout == SL_LAYOUT_CHANNELS_LAST) {
+        on_cpu.layout = SL_LAYOUT_BLOCKED;
+    }
+    return (int64_t)(sl_tensor_bytes(&on_cpu) / sizeof(float));
+}
+
 sl_status_t sl_drop_check_size(const sl_layer_t *layer,
                                const sl_tensor_desc_t *desc, int n_streams)
 {
@@ -48,7 +59,7 @@ sl_status_t sl_drop_check_size(const sl_layer_t *layer,
     char shape[SL_TENSOR_TEXT_BYTES];
     sl_status_t status = SL_OK;
 
-    if ((int64_t)(sl_tensor_bytes(desc) / 4) + SL_DROP_NUMBERS >
+    if (sl_drop_n_numbers(desc) + SL_DROP_NUMBERS >
         SL_DROP_MAX_ELEMENTS / n_streams) {
         sl_tensor_desc_format(desc, shape, sizeof(shape));
         SL_FAIL(status, SL_ERR_UNSUPPORTED, out,

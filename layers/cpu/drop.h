@@ -92,6 +92,9 @@ static inline sl_drop_t sl_drop_of(const sl_layer_run_t *run, double p,
 void sl_drop_apply(const sl_drop_t *drop, uint32_t block, const float *x,
                    const float *prev, float *y, sl_cpu_range_t range);
 
+/** Numbers of a mask for this tensor: places in memory of a CPU device. */
+int64_t sl_drop_n_numbers(const sl_tensor_desc_t *desc);
+
 /** That `n_streams` tensors of this size can be addressed.
  *  @return SL_OK, SL_ERR_UNSUPPORTED */
 SL_NODISCARD sl_status_t sl_drop_check_size(const sl_layer_t *layer,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embedding: backward adds rows in token order; threads share the columns, so
  * that the order of each sum does not depend on them. */
-
-#include <inttypes.h>
 #include <string.h>
 
 #include "layers/attrs_internal.h"
@@ -13,31 +11,6 @@ static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
     plan_p->keeps_input[0] = 1;
     return SL_OK;
-}
-
-/* No token may reach outside of the table. */
-static sl_status_t check_tokens(const sl_layer_run_t *run)
-{
-    const sl_layer_t *layer = run->plan->layer;
-    const sl_embedding_attrs_t *attrs = layer->attrs;
-    const int32_t *tokens = run->in[0];
-    const int64_t n = sl_tensor_elements(&run->plan->in[0]);
-    const int64_t time = run->plan->in[0].dims[1];
-    char label[SL_LAYER_LABEL_BYTES];
-    sl_status_t status = SL_OK;
-    int64_t i;
-
-    for (i = 0; i < n; i++) {
-        if (tokens[i] < 0 || tokens[i] >= attrs->vocab) {
-            SL_FAIL(status, SL_ERR_INVALID_ARG, out,
-                    "%s: token %" PRId32 " in row %" PRId64
-                    ", position %" PRId64 " is not in 0..%" PRId64,
-                    sl_layer_label(layer, label), tokens[i], i / time, i % time,
-                    attrs->vocab - 1);
-        }
-    }
-out:
-    return status;
 }
 
 static sl_status_t forward(const sl_layer_run_t *run, void *stream)
@@ -55,7 +28,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     int t;
 
     (void)stream;
-    SL_TRY(status, check_tokens(run), out);
+    SL_TRY(status, sl_layer_check_input(run->plan, 0, run->in[0]), out);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (t = 0; t < threads; t++) {
         const sl_cpu_range_t r = sl_cpu_split(n, threads, t, 1);
@@ -124,7 +97,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     int t;
 
     (void)stream;
-    SL_TRY(status, check_tokens(run), out);
+    SL_TRY(status, sl_layer_check_input(run->plan, 0, run->in[0]), out);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (t = 0; t < threads; t++) {
         const sl_cpu_range_t r = sl_cpu_split(attrs->width, threads, t, 16);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* softmax_cross_entropy: saves {max, log of the sum} of each row; the losses
  * are summed in double in row order, whatever the thread count. */
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -67,30 +66,6 @@ static sl_status_t plan(sl_layer_plan_t *plan_p)
     plan_p->keeps_input[0] = 1;
     plan_p->keeps_input[1] = 1;
     return SL_OK;
-}
-
-static sl_status_t check_targets(const sl_layer_run_t *run, shape_t s)
-{
-    const sl_layer_t *layer = run->plan->layer;
-    const sl_loss_attrs_t *attrs = layer->attrs;
-    const int32_t *targets = run->in[1];
-    char label[SL_LAYER_LABEL_BYTES];
-    sl_status_t status = SL_OK;
-    int64_t row;
-
-    for (row = 0; row < s.rows; row++) {
-        if ((targets[row] < 0 || targets[row] >= s.classes) &&
-            targets[row] != attrs->ignore_index) {
-            SL_FAIL(status, SL_ERR_INVALID_ARG, out,
-                    "%s: target %" PRId32 " of row %" PRId64
-                    " is not one of %" PRId64
-                    " classes nor the ignored %" PRId64,
-                    sl_layer_label(layer, label), targets[row], row, s.classes,
-                    attrs->ignore_index);
-        }
-    }
-out:
-    return status;
 }
 
 /* Offset of class c of a row of an image. */
@@ -234,7 +209,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     int t;
 
     (void)stream;
-    SL_TRY(status, check_targets(run, s), out);
+    SL_TRY(status, sl_layer_check_input(run->plan, 1, run->in[1]), out);
 #pragma omp parallel for num_threads(s.threads) if (s.threads > 1)             \
     schedule(static)
     for (t = 0; t < s.threads; t++) {
@@ -304,7 +279,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     int t;
 
     (void)stream;
-    SL_TRY(status, check_targets(run, s), out);
+    SL_TRY(status, sl_layer_check_input(run->plan, 1, run->in[1]), out);
     if (run->din[0] == NULL) {
         return SL_OK;
     }

@@ -71,6 +71,11 @@ typedef struct sl_cuda_sum {
 SL_API SL_NODISCARD sl_status_t sl_cuda_sum(const sl_cuda_sum_t *args,
                                             void *stream);
 
+/** The same for doubles. */
+SL_API SL_NODISCARD sl_status_t sl_cuda_sum_f64(double *out, const double *a,
+                                                const double *b, int64_t n,
+                                                void *stream);
+
 /* ---- activations ---- */
 
 /** An activation of n elements. */
@@ -98,17 +103,24 @@ SL_API SL_NODISCARD sl_status_t sl_cuda_gelu_backward(
 
 /* ---- dropout, add ---- */
 
+/** Which number of a stream an element of a mask has: that of its place in a
+ *  CPU device's memory. Plain tensors have channels 0: element i, number i.
+ *  Element [image, pixel, c] of a channels-last image has the number of its
+ *  place in [image, c / block, pixel, c % block], with `padded` channels. */
+typedef struct sl_cuda_places {
+    int64_t channels, padded, pixels, block;
+} sl_cuda_places_t;
+
 /**
  * y[i] = mask[i] * x[i] / (1 - p) (+ prev[i]): forward and backward. The mask
- * of element i is that of the CPU's kernels: its number has index
- * 4 * first_block + i in the stream of rng, and it is dropped when that is
- * below p * 2^32. y may be x.
+ * is that of the CPU's kernels: an element is dropped when its number in the
+ * stream of rng is below p * 2^32. y may be x.
  */
 typedef struct sl_cuda_dropout {
     sl_cuda_type_t type;
     int64_t n;
     sl_rng_t rng;
-    uint32_t first_block;
+    sl_cuda_places_t places;
     double p; /**< in [0, 1) */
     const void *x;
     const void *prev;
@@ -126,6 +138,8 @@ typedef struct sl_cuda_add {
     int n_inputs; /**< 2 to SL_CUDA_MAX_INPUTS */
     double p;     /**< 0: no dropout */
     sl_rng_t rng;
+    sl_cuda_places_t places;
+    int64_t n_numbers; /**< of an input's mask: places in a CPU's memory */
     int is_relu;
     const void *in[SL_CUDA_MAX_INPUTS];
     void *out; /**< read by backward when is_relu */
@@ -165,14 +179,10 @@ sl_cuda_layer_norm_backward(const sl_cuda_layer_norm_t *args, void *stream);
 
 /* ---- embedding ---- */
 
-/** *fault is this when no index was bad. Set it (all bytes 0xff) before the
- *  kernels of a step; they lower it to the first bad position. */
-#define SL_CUDA_NO_FAULT UINT32_MAX
-
 /**
  * Token i is at batch row i / time, position i % time. A token that is not in
- * 0..vocab-1 gives a row of NaN and no gradient, and is told by fault.
- * Gradients are added in token order, as on the CPU: the same bits.
+ * 0..vocab-1 gives a row of NaN, and no gradient of its own. Gradients are
+ * added in token order, as on the CPU: the same bits. n < 2^32.
  */
 typedef struct sl_cuda_embedding {
     sl_cuda_type_t type; /**< of out and dout */
@@ -182,12 +192,13 @@ typedef struct sl_cuda_embedding {
     const float *weight;   /**< [vocab, width] */
     const float *position; /**< [positions, width] */
     void *out;             /**< [n, width] */
-    uint32_t *fault;
     const void *dout;
     float *dweight, *dposition;
     int is_first;
+    void *workspace; /**< of backward */
 } sl_cuda_embedding_t;
 
+SL_API size_t sl_cuda_embedding_workspace_bytes(int64_t n, int64_t vocab);
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_embedding_forward(const sl_cuda_embedding_t *args, void *stream);
 SL_API SL_NODISCARD sl_status_t
@@ -198,8 +209,7 @@ sl_cuda_embedding_backward(const sl_cuda_embedding_t *args, void *stream);
 /**
  * Class c of row r is at logits[r * classes + c], or for images (pixels > 0)
  * [batch, classes, pixels] with row = image * pixels + pixel. A target that is
- * neither a class nor ignore_index gives a loss and a gradient of NaN, and is
- * told by fault.
+ * neither a class nor ignore_index gives a loss and a gradient of NaN.
  */
 typedef struct sl_cuda_cross_entropy {
     sl_cuda_type_t type;
@@ -210,7 +220,6 @@ typedef struct sl_cuda_cross_entropy {
     double label_smoothing;
     double *out;  /**< [4]: sum of losses, valid and correct rows, 0 */
     float *saved; /**< [rows, 2]: max, log of the sum; forward may have NULL */
-    uint32_t *fault;
     float loss_scale; /**< of the gradient */
     void *din;        /**< overwritten; may be logits */
     void *workspace;  /**< of forward */
@@ -239,7 +248,7 @@ typedef struct sl_cuda_optimizer {
     double weight_decay;      /**< of these parameters */
     uint32_t step;            /**< from 0: moments are set, not read */
     float lr;
-    const double *clip_factor; /**< the gradient is scaled by it; NULL = 1 */
+    double clip_factor; /**< the gradient is scaled by it */
     int64_t n;
     float *value;
     const float *grad;
@@ -251,7 +260,8 @@ typedef struct sl_cuda_optimizer {
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_optimizer_update(const sl_cuda_optimizer_t *args, void *stream);
 
-/** *sum = the sum of squares in double, with the bits of the CPU's. */
+/** *sum = the sum of squares in double, with the bits of the CPU's; it may lie
+ *  in pinned host memory. */
 typedef struct sl_cuda_sum_squares {
     const float *values;
     int64_t n;

@@ -21,6 +21,14 @@
 
 #define FULL_WARP 0xffffffffu
 
+/* The loop that follows: loads of n rounds before the first is used. */
+#ifdef SL_CUDA_STANDIN
+#define UNROLL(n)
+#else
+#define UNROLL_PRAGMA(text) _Pragma(#text)
+#define UNROLL(n) UNROLL_PRAGMA(unroll n)
+#endif
+
 /* ---- storage ---- */
 
 struct bf16_t {
@@ -120,47 +128,103 @@ static __device__ __forceinline__ void from_float(float value, f16_t *to)
 }
 #endif
 
-/* Four neighbours, moved at once. */
-template <typename T> struct alignas(4 * sizeof(T)) pack_t {
-    T at[4];
+/* N neighbours, moved at once, or as two times 16 bytes. */
+template <typename T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack_t {
+    T at[N];
 };
 
-/* x[0..count) = p[i..i+count); whole quads of aligned memory at once. */
+/* Elements of a pack of 16 bytes. */
+template <typename T> struct pack_of {
+    enum {
+        N = 16 / (int)sizeof(T)
+    };
+};
+
+/* x[0..count) = p[i..i+count), the rest 0; whole packs of aligned memory at
+ * once. */
+template <int N, typename T>
+static __device__ __forceinline__ void
+load_pack(const T *p, int64_t i, int count, int is_aligned, float x[N])
+{
+    if (count == N && is_aligned) {
+        const pack_t<T, N> pack = *(const pack_t<T, N> *)(const void *)(p + i);
+
+        for (int k = 0; k < N; k++) {
+            x[k] = to_float(pack.at[k]);
+        }
+        return;
+    }
+    for (int k = 0; k < N; k++) {
+        x[k] = k < count ? to_float(p[i + k]) : 0.0f;
+    }
+}
+
+template <int N, typename T>
+static __device__ __forceinline__ void
+store_pack(T *p, int64_t i, int count, int is_aligned, const float x[N])
+{
+    if (count == N && is_aligned) {
+        pack_t<T, N> pack;
+
+        for (int k = 0; k < N; k++) {
+            from_float(x[k], &pack.at[k]);
+        }
+        *(pack_t<T, N> *)(void *)(p + i) = pack;
+        return;
+    }
+    for (int k = 0; k < N; k++) {
+        if (k < count) {
+            from_float(x[k], &p[i + k]);
+        }
+    }
+}
+
 template <typename T>
 static __device__ __forceinline__ void
 load_quad(const T *p, int64_t i, int count, int is_aligned, float x[4])
 {
-    if (count == 4 && is_aligned) {
-        const pack_t<T> quad = *(const pack_t<T> *)(const void *)(p + i);
-
-        for (int k = 0; k < 4; k++) {
-            x[k] = to_float(quad.at[k]);
-        }
-        return;
-    }
-    for (int k = 0; k < 4; k++) {
-        x[k] = k < count ? to_float(p[i + k]) : 0.0f;
-    }
+    load_pack<4>(p, i, count, is_aligned, x);
 }
 
 template <typename T>
 static __device__ __forceinline__ void
 store_quad(T *p, int64_t i, int count, int is_aligned, const float x[4])
 {
-    if (count == 4 && is_aligned) {
-        pack_t<T> quad;
+    store_pack<4>(p, i, count, is_aligned, x);
+}
 
-        for (int k = 0; k < 4; k++) {
-            from_float(x[k], &quad.at[k]);
-        }
-        *(pack_t<T> *)(void *)(p + i) = quad;
-        return;
-    }
-    for (int k = 0; k < 4; k++) {
-        if (k < count) {
-            from_float(x[k], &p[i + k]);
-        }
-    }
+/* A row of `width` elements that starts at element `start` of a tensor, in
+ * packs that are aligned where the tensor is: the first and the last may be
+ * parts. Which element is in which pack depends on the shape alone. */
+typedef struct row_packs {
+    int64_t width;
+    int before; /* elements of the first pack that belong to another row */
+} row_packs_t;
+
+template <int N>
+static __device__ __forceinline__ row_packs_t packs_of_row(int64_t start,
+                                                           int64_t width)
+{
+    row_packs_t packs;
+
+    packs.width = width;
+    packs.before = (int)(start % N);
+    return packs;
+}
+
+/* The pack's first element in the row, and how many it has.
+ * @return whether there is such a pack */
+template <int N>
+static __device__ __forceinline__ int
+pack_at(const row_packs_t &packs, int64_t pack, int64_t *i_p, int *count_p)
+{
+    const int64_t begin = pack * N - packs.before;
+    const int64_t end = begin + N < packs.width ? begin + N : packs.width;
+
+    *i_p = begin < 0 ? 0 : begin;
+    *count_p = (int)(end - *i_p);
+    return begin < packs.width;
 }
 
 /* ---- relu: written so that NaN stays NaN ---- */
@@ -302,13 +366,13 @@ static __device__ __forceinline__ int64_t grid_threads(void)
     return (int64_t)gridDim.x * blockDim.x;
 }
 
-/* f(i, count) for each quad [i, i + count) of n elements. */
-template <typename F> static __global__ void each_quad(F f, int64_t n)
+/* f(i, count) for each pack [i, i + count) of n elements. */
+template <int N, typename F> static __global__ void each_pack(F f, int64_t n)
 {
-    const int64_t step = 4 * grid_threads();
+    const int64_t step = N * grid_threads();
 
-    for (int64_t i = 4 * grid_thread(); i < n; i += step) {
-        f(i, n - i < 4 ? (int)(n - i) : 4);
+    for (int64_t i = N * grid_thread(); i < n; i += step) {
+        f(i, n - i < N ? (int)(n - i) : N);
     }
 }
 
@@ -316,15 +380,23 @@ enum {
     EACH_THREADS = 256
 };
 
+template <int N, typename F>
+static inline sl_status_t launch_packs(const char *name, F f, int64_t n,
+                                       void *stream)
+{
+    return launch(name, shape_of(blocks_for(n, N * EACH_THREADS), EACH_THREADS),
+                  stream, each_pack<N, F>, f, n);
+}
+
+/* Likewise for quads. */
 template <typename F>
 static inline sl_status_t launch_each(const char *name, F f, int64_t n,
                                       void *stream)
 {
-    return launch(name, shape_of(blocks_for(n, 4 * EACH_THREADS), EACH_THREADS),
-                  stream, each_quad<F>, f, n);
+    return launch_packs<4>(name, f, n, stream);
 }
 
-/* Whether the address, NULL too, fits quads of every type. */
+/* Whether the address, NULL too, fits packs of every type. */
 static inline int is_aligned(const void *ptr)
 {
     return (uintptr_t)ptr % 16 == 0;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout, and add with dropout: a thread takes four neighbours, which share
- * a block of random numbers. */
+/* Dropout, and add with dropout: a thread takes a pack of neighbours, of which
+ * each four share a block of random numbers. */
 #include "layers/cuda/philox.cuh"
 
 /* ---- dropout ---- */
 
-template <typename T> struct dropout_quad {
+template <typename T> struct dropout_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *x, *prev;
     T *y;
     mask_t mask;
@@ -13,17 +16,17 @@ template <typename T> struct dropout_quad {
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float v[4], p[4];
+        float v[N], p[N];
 
-        load_quad(x, i, count, aligned, v);
-        mask_quad(mask, i, v);
+        load_pack<N>(x, i, count, aligned, v);
+        mask_pack<N>(mask, i, v);
         if (prev != NULL) {
-            load_quad(prev, i, count, aligned, p);
-            for (int k = 0; k < 4; k++) {
+            load_pack<N>(prev, i, count, aligned, p);
+            for (int k = 0; k < N; k++) {
                 v[k] = p[k] + v[k];
             }
         }
-        store_quad(y, i, count, aligned, v);
+        store_pack<N>(y, i, count, aligned, v);
     }
 };
 
@@ -31,15 +34,15 @@ template <typename T>
 static sl_status_t dropout(const sl_cuda_dropout_t *args, void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    const dropout_quad<T> f = {
+    const dropout_pack<T> f = {
         (const T *)args->x, (const T *)args->prev, (T *)args->y,
-        mask_of(args->rng, args->first_block, args->p),
+        mask_of(args->rng, 0, args->p, args->places),
         is_aligned(args->x) && is_aligned(args->prev) && is_aligned(args->y)};
 
     launch_reads(args->x, bytes);
     launch_reads(args->prev, bytes);
     launch_writes(args->y, bytes);
-    return launch_each("dropout", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("dropout", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_dropout(const sl_cuda_dropout_t *args, void *stream)
@@ -52,10 +55,15 @@ sl_status_t sl_cuda_dropout(const sl_cuda_dropout_t *args, void *stream)
 /* The CPU draws whole runs of 256 numbers for each input after the first. */
 static uint32_t add_first_block(const sl_cuda_add_t *args, int input)
 {
-    return (uint32_t)((input - 1) * ((args->n + 255) / 256) * 64);
+    return input == 0
+               ? 0
+               : (uint32_t)((input - 1) * ((args->n_numbers + 255) / 256) * 64);
 }
 
-template <typename T> struct add_forward_quad {
+template <typename T> struct add_forward_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *in[SL_CUDA_MAX_INPUTS];
     T *out;
     mask_t mask[SL_CUDA_MAX_INPUTS];
@@ -63,22 +71,22 @@ template <typename T> struct add_forward_quad {
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float sum[4], x[4];
+        float sum[N], x[N];
 
-        load_quad(in[0], i, count, aligned, sum);
+        load_pack<N>(in[0], i, count, aligned, sum);
         for (int j = 1; j < n_inputs; j++) {
-            load_quad(in[j], i, count, aligned, x);
+            load_pack<N>(in[j], i, count, aligned, x);
             if (has_mask) {
-                mask_quad(mask[j], i, x);
+                mask_pack<N>(mask[j], i, x);
             }
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
             }
         }
-        for (int k = 0; k < 4 && is_relu; k++) {
+        for (int k = 0; k < N && is_relu; k++) {
             sum[k] = relu_value(sum[k]);
         }
-        store_quad(out, i, count, aligned, sum);
+        store_pack<N>(out, i, count, aligned, sum);
     }
 };
 
@@ -86,7 +94,7 @@ template <typename T>
 static sl_status_t add_forward(const sl_cuda_add_t *args, void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    add_forward_quad<T> f = {};
+    add_forward_pack<T> f = {};
 
     f.out = (T *)args->out;
     f.n_inputs = args->n_inputs;
@@ -97,11 +105,11 @@ static sl_status_t add_forward(const sl_cuda_add_t *args, void *stream)
         f.in[j] = (const T *)args->in[j];
         f.aligned = f.aligned && is_aligned(args->in[j]);
         f.mask[j] =
-            mask_of(args->rng, j == 0 ? 0 : add_first_block(args, j), args->p);
+            mask_of(args->rng, add_first_block(args, j), args->p, args->places);
         launch_reads(args->in[j], bytes);
     }
     launch_writes(args->out, bytes);
-    return launch_each("add forward", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("add forward", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_add_forward(const sl_cuda_add_t *args, void *stream)
@@ -110,7 +118,10 @@ sl_status_t sl_cuda_add_forward(const sl_cuda_add_t *args, void *stream)
                         : FOR_TYPE(args->type, add_forward, args, stream);
 }
 
-template <typename T> struct add_backward_quad {
+template <typename T> struct add_backward_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *out, *dout;
     const T *prev[SL_CUDA_MAX_INPUTS];
     T *din[SL_CUDA_MAX_INPUTS];
@@ -119,12 +130,12 @@ template <typename T> struct add_backward_quad {
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float d[4], y[4], x[4], p[4];
+        float d[N], y[N], x[N], p[N];
 
-        load_quad(dout, i, count, aligned, d);
+        load_pack<N>(dout, i, count, aligned, d);
         if (is_relu) {
-            load_quad(out, i, count, aligned, y);
-            for (int k = 0; k < 4; k++) {
+            load_pack<N>(out, i, count, aligned, y);
+            for (int k = 0; k < N; k++) {
                 d[k] = relu_slope(y[k], d[k]);
             }
         }
@@ -132,19 +143,19 @@ template <typename T> struct add_backward_quad {
             if (din[j] == NULL) {
                 continue;
             }
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < N; k++) {
                 x[k] = d[k];
             }
             if (has_mask && j > 0) {
-                mask_quad(mask[j], i, x);
+                mask_pack<N>(mask[j], i, x);
             }
             if (prev[j] != NULL) {
-                load_quad(prev[j], i, count, aligned, p);
-                for (int k = 0; k < 4; k++) {
+                load_pack<N>(prev[j], i, count, aligned, p);
+                for (int k = 0; k < N; k++) {
                     x[k] = p[k] + x[k];
                 }
             }
-            store_quad(din[j], i, count, aligned, x);
+            store_pack<N>(din[j], i, count, aligned, x);
         }
     }
 };
@@ -153,7 +164,7 @@ template <typename T>
 static sl_status_t add_backward(const sl_cuda_add_t *args, void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    add_backward_quad<T> f = {};
+    add_backward_pack<T> f = {};
 
     f.dout = (const T *)args->dout;
     f.out = args->is_relu ? (const T *)args->out : NULL;
@@ -169,11 +180,11 @@ static sl_status_t add_backward(const sl_cuda_add_t *args, void *stream)
         f.aligned =
             f.aligned && is_aligned(args->din[j]) && is_aligned(args->prev[j]);
         f.mask[j] =
-            mask_of(args->rng, j == 0 ? 0 : add_first_block(args, j), args->p);
+            mask_of(args->rng, add_first_block(args, j), args->p, args->places);
         launch_reads(args->prev[j], bytes);
         launch_writes(args->din[j], bytes);
     }
-    return launch_each("add backward", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("add backward", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_add_backward(const sl_cuda_add_t *args, void *stream)

@@ -20,30 +20,33 @@ sl_status_t sl_cuda_zero(void *ptr, size_t bytes, void *stream)
 
 /* ---- cast, sum ---- */
 
-template <typename To, typename From> struct cast_quad {
+template <typename To, typename From> struct cast_pack {
+    enum {
+        N = 16 / (int)(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From))
+    };
     To *to;
     const From *from;
     int aligned;
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float x[4];
+        float x[N];
 
-        load_quad(from, i, count, aligned, x);
-        store_quad(to, i, count, aligned, x);
+        load_pack<N>(from, i, count, aligned, x);
+        store_pack<N>(to, i, count, aligned, x);
     }
 };
 
 template <typename To, typename From>
 static sl_status_t cast_between(const sl_cuda_cast_t *args, void *stream)
 {
-    const cast_quad<To, From> f = {(To *)args->to, (const From *)args->from,
+    const cast_pack<To, From> f = {(To *)args->to, (const From *)args->from,
                                    is_aligned(args->to) &&
                                        is_aligned(args->from)};
 
     launch_reads(args->from, (size_t)args->n * sizeof(From));
     launch_writes(args->to, (size_t)args->n * sizeof(To));
-    return launch_each("cast", f, args->n, stream);
+    return launch_packs<cast_pack<To, From>::N>("cast", f, args->n, stream);
 }
 
 template <typename To>
@@ -65,21 +68,24 @@ sl_status_t sl_cuda_cast(const sl_cuda_cast_t *args, void *stream)
                         : FOR_TYPE(args->to_type, cast_to, args, stream);
 }
 
-template <typename T> struct sum_quad {
+template <typename T> struct sum_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *a, *b;
     T *out;
     int aligned;
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float x[4], y[4];
+        float x[N], y[N];
 
-        load_quad(a, i, count, aligned, x);
-        load_quad(b, i, count, aligned, y);
-        for (int k = 0; k < 4; k++) {
+        load_pack<N>(a, i, count, aligned, x);
+        load_pack<N>(b, i, count, aligned, y);
+        for (int k = 0; k < N; k++) {
             x[k] += y[k];
         }
-        store_quad(out, i, count, aligned, x);
+        store_pack<N>(out, i, count, aligned, x);
     }
 };
 
@@ -87,14 +93,14 @@ template <typename T>
 static sl_status_t sum_of(const sl_cuda_sum_t *args, void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    const sum_quad<T> f = {
+    const sum_pack<T> f = {
         (const T *)args->a, (const T *)args->b, (T *)args->out,
         is_aligned(args->a) && is_aligned(args->b) && is_aligned(args->out)};
 
     launch_reads(args->a, bytes);
     launch_reads(args->b, bytes);
     launch_writes(args->out, bytes);
-    return launch_each("sum", f, args->n, stream);
+    return launch_packs<pack_of<T>::N>("sum", f, args->n, stream);
 }
 
 sl_status_t sl_cuda_sum(const sl_cuda_sum_t *args, void *stream)
@@ -164,42 +170,48 @@ struct gelu_erf_math {
     }
 };
 
-template <typename T, typename M> struct forward_quad {
+template <typename T, typename M> struct forward_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *in;
     T *out;
     int aligned;
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float x[4];
+        float x[N];
 
-        load_quad(in, i, count, aligned, x);
-        for (int k = 0; k < 4; k++) {
+        load_pack<N>(in, i, count, aligned, x);
+        for (int k = 0; k < N; k++) {
             x[k] = M::value(x[k]);
         }
-        store_quad(out, i, count, aligned, x);
+        store_pack<N>(out, i, count, aligned, x);
     }
 };
 
-template <typename T, typename M> struct backward_quad {
+template <typename T, typename M> struct backward_pack {
+    enum {
+        N = pack_of<T>::N
+    };
     const T *kept, *dout, *prev;
     T *din;
     int aligned;
 
     __device__ void operator()(int64_t i, int count) const
     {
-        float x[4], d[4], p[4] = {0, 0, 0, 0};
+        float x[N], d[N], p[N] = {};
 
-        load_quad(kept, i, count, aligned, x);
-        load_quad(dout, i, count, aligned, d);
+        load_pack<N>(kept, i, count, aligned, x);
+        load_pack<N>(dout, i, count, aligned, d);
         if (prev != NULL) {
-            load_quad(prev, i, count, aligned, p);
+            load_pack<N>(prev, i, count, aligned, p);
         }
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < N; k++) {
             d[k] = M::slope(x[k], d[k]);
             d[k] = prev != NULL ? p[k] + d[k] : d[k];
         }
-        store_quad(din, i, count, aligned, d);
+        store_pack<N>(din, i, count, aligned, d);
     }
 };
 
@@ -208,13 +220,13 @@ static sl_status_t forward(const char *name, const sl_cuda_activation_t *args,
                            void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    const forward_quad<T, M> f = {(const T *)args->in, (T *)args->out,
+    const forward_pack<T, M> f = {(const T *)args->in, (T *)args->out,
                                   is_aligned(args->in) &&
                                       is_aligned(args->out)};
 
     launch_reads(args->in, bytes);
     launch_writes(args->out, bytes);
-    return launch_each(name, f, args->n, stream);
+    return launch_packs<pack_of<T>::N>(name, f, args->n, stream);
 }
 
 template <typename T, typename M>
@@ -222,7 +234,7 @@ static sl_status_t backward(const char *name, const sl_cuda_activation_t *args,
                             const void *kept, void *stream)
 {
     const size_t bytes = (size_t)args->n * sizeof(T);
-    const backward_quad<T, M> f = {(const T *)kept, (const T *)args->dout,
+    const backward_pack<T, M> f = {(const T *)kept, (const T *)args->dout,
                                    (const T *)args->prev, (T *)args->din,
                                    is_aligned(kept) && is_aligned(args->dout) &&
                                        is_aligned(args->prev) &&
@@ -232,7 +244,7 @@ static sl_status_t backward(const char *name, const sl_cuda_activation_t *args,
     launch_reads(args->dout, bytes);
     launch_reads(args->prev, bytes);
     launch_writes(args->din, bytes);
-    return launch_each(name, f, args->n, stream);
+    return launch_packs<pack_of<T>::N>(name, f, args->n, stream);
 }
 
 template <typename T>

@@ -1,59 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backward: the block of a token's first place adds up all its rows, in token
- * order, so that no two blocks write the same row and the sum's order is
- * fixed. Finding the places reads the tokens once for each of them: cheap
- * beside the rows, for micro-batches of up to some 10^5 tokens. */
+/* Backward sorts the places of the tokens by token, which keeps their order
+ * within a token; then a block adds up the rows of a token, in that order.
+ * Beside the rows the sort is small: it reads and writes 4 bytes a token
+ * twice for each 8 bits of the vocabulary.
+ *
+ * Bytes that must move, with row = width elements: forward n rows of fp32 in
+ * (with positions as many again, mostly from the cache), n rows out; backward
+ * n rows in for each table, and the table's rows that have tokens in and out
+ * (the first time all of it is zeroed). */
 #include "layers/cuda/device.cuh"
 
 enum {
+    N = 4, /* columns of a thread: a pack of fp32 */
     FORWARD_THREADS = 256,
-    THREADS = 128, /* columns of a backward block */
-    WARPS = THREADS / 32
+    THREADS = 64, /* of a backward block */
+    WARPS = THREADS / 32,
+    DIGIT_BITS = 8, /* of the token, in each pass of the sort */
+    DIGITS = 1 << DIGIT_BITS,
+    MIN_TILE = 256, /* places of a warp */
+    MAX_TILES = 256
 };
 
-template <typename T>
-static __global__ void
-forward_elements(const int32_t *tokens, const float *weight,
-                 const float *position, T *out, int64_t n, int64_t time,
-                 int64_t width, int64_t vocab, uint32_t *fault)
+static __device__ __forceinline__ int is_token(int64_t token, int64_t vocab)
 {
-    for (int64_t at = grid_thread(); at < n * width; at += grid_threads()) {
-        const int64_t i = at / width, k = at % width;
-        const int64_t token = tokens[i];
-        float value;
+    return token >= 0 && token < vocab;
+}
 
-        if (token < 0 || token >= vocab) {
-            if (k == 0 && fault != NULL) {
-                atomicMin(fault, (uint32_t)i);
-            }
-            value = NAN;
+/* ---- forward ---- */
+
+template <typename T>
+static __global__ void forward_packs(const int32_t *tokens, const float *weight,
+                                     const float *position, T *out, int64_t n,
+                                     int64_t time, int64_t width, int64_t vocab,
+                                     int aligned)
+{
+    const int64_t packs = (width + N - 1) / N;
+
+    for (int64_t at = grid_thread(); at < n * packs; at += grid_threads()) {
+        const int64_t i = at / packs, k = at % packs * N;
+        const int count = width - k < N ? (int)(width - k) : (int)N;
+        const int64_t token = tokens[i];
+        float x[N], p[N];
+
+        if (is_token(token, vocab)) {
+            load_pack<N>(weight, token * width + k, count, aligned, x);
         } else {
-            value = weight[token * width + k];
-            if (position != NULL) {
-                value += position[i % time * width + k];
+            for (int j = 0; j < N; j++) {
+                x[j] = NAN;
             }
         }
-        from_float(value, &out[at]);
+        if (position != NULL) {
+            load_pack<N>(position, i % time * width + k, count, aligned, p);
+            for (int j = 0; j < N; j++) {
+                x[j] += p[j];
+            }
+        }
+        store_pack<N>(out, i * width + k, count, aligned, x);
     }
 }
 
 template <typename T>
 static sl_status_t forward(const sl_cuda_embedding_t *args, void *stream)
 {
-    const int64_t n = args->n * args->width;
+    const int64_t packs = args->n * ((args->width + N - 1) / N);
     const size_t row_bytes = (size_t)args->width * sizeof(float);
     const float *position = args->positions > 0 ? args->position : NULL;
+    const int aligned = args->width % N == 0 && is_aligned(args->weight) &&
+                        is_aligned(position) && is_aligned(args->out);
 
     launch_reads(args->tokens, (size_t)args->n * sizeof(int32_t));
     launch_reads(args->weight, (size_t)args->vocab * row_bytes);
     launch_reads(position, (size_t)args->positions * row_bytes);
-    launch_writes(args->out, (size_t)n * sizeof(T));
-    launch_writes(args->fault, sizeof(uint32_t));
+    launch_writes(args->out, (size_t)(args->n * args->width) * sizeof(T));
     return launch("embedding forward",
-                  shape_of(blocks_for(n, FORWARD_THREADS), FORWARD_THREADS),
-                  stream, forward_elements<T>, args->tokens, args->weight,
+                  shape_of(blocks_for(packs, FORWARD_THREADS), FORWARD_THREADS),
+                  stream, forward_packs<T>, args->tokens, args->weight,
                   position, (T *)args->out, args->n, args->time, args->width,
-                  args->vocab, args->fault);
+                  args->vocab, aligned);
 }
 
 sl_status_t sl_cuda_embedding_forward(const sl_cuda_embedding_t *args,
@@ -62,78 +85,285 @@ sl_status_t sl_cuda_embedding_forward(const sl_cuda_embedding_t *args,
     return args->n == 0 ? SL_OK : FOR_TYPE(args->type, forward, args, stream);
 }
 
-/* Whether the token of `first` is at an earlier place. Same for the block. */
-static __device__ __forceinline__ int is_repeated(const int32_t *tokens,
-                                                  int64_t first)
+/* ---- places in token order ---- */
+
+/* The work of a sort. Tokens that are none come last, as token `vocab`. */
+typedef struct sort {
+    const int32_t *tokens;
+    int64_t n, vocab;
+    int64_t tile, n_tiles; /* places of a tile; a warp takes one */
+    uint32_t *order[2];    /* [n]: of this pass, and of the one before */
+    uint32_t *counts;      /* [n_tiles, DIGITS]: of places, then where the
+                              next of them goes */
+} sort_t;
+
+static int64_t tile_of(int64_t n)
 {
-    const int32_t token = tokens[first];
+    const int64_t tile = ((n + MAX_TILES - 1) / MAX_TILES + 31) / 32 * 32;
 
-    for (int64_t end = first; end > 0; end -= THREADS) {
-        const int64_t i = end - 1 - threadIdx.x;
-
-        if (__syncthreads_or(i >= 0 && tokens[i] == token)) {
-            return 1;
-        }
-    }
-    return 0;
+    return tile > (int64_t)MIN_TILE ? tile : (int64_t)MIN_TILE;
 }
 
-template <typename T>
-static __global__ void token_grads(const int32_t *tokens, const T *dout,
-                                   float *grad, int64_t n, int64_t width,
-                                   int64_t vocab)
+static int64_t tiles_of(int64_t n)
 {
-    __shared__ unsigned hits[WARPS];
-    const int64_t first = blockIdx.x;
-    const int64_t column = (int64_t)blockIdx.y * THREADS + threadIdx.x;
-    const int32_t token = tokens[first];
-    float sum = 0;
+    return (n + tile_of(n) - 1) / tile_of(n);
+}
 
-    if (token < 0 || token >= vocab || is_repeated(tokens, first)) {
+static int passes_of(int64_t vocab)
+{
+    int passes = 0;
+
+    for (; vocab > 0; vocab >>= DIGIT_BITS) {
+        passes++;
+    }
+    return passes;
+}
+
+size_t sl_cuda_embedding_workspace_bytes(int64_t n, int64_t vocab)
+{
+    (void)vocab;
+    return (size_t)(2 * n + tiles_of(n) * DIGITS) * sizeof(uint32_t);
+}
+
+static sort_t sort_of(const sl_cuda_embedding_t *args)
+{
+    uint32_t *words = (uint32_t *)args->workspace;
+    sort_t sort;
+
+    sort.tokens = args->tokens;
+    sort.n = args->n;
+    sort.vocab = args->vocab;
+    sort.tile = tile_of(args->n);
+    sort.n_tiles = tiles_of(args->n);
+    sort.order[0] = words;
+    sort.order[1] = words + args->n;
+    sort.counts = words + 2 * args->n;
+    return sort;
+}
+
+/* The place that is i-th before this pass. */
+static __device__ __forceinline__ uint32_t place_at(const sort_t &sort,
+                                                    int is_first, int64_t i)
+{
+    return is_first ? (uint32_t)i : sort.order[1][i];
+}
+
+static __device__ __forceinline__ unsigned digit_of(const sort_t &sort,
+                                                    uint32_t place, int pass)
+{
+    const int64_t token = sort.tokens[place];
+    const int64_t key = is_token(token, sort.vocab) ? token : sort.vocab;
+
+    return (unsigned)(key >> pass * DIGIT_BITS) & (DIGITS - 1);
+}
+
+/* Lanes that have the same digit; none for a lane without one. */
+static __device__ __forceinline__ unsigned lanes_alike(unsigned digit,
+                                                       int has_digit)
+{
+    unsigned lanes = __ballot_sync(FULL_WARP, has_digit);
+
+    for (int bit = 0; bit < DIGIT_BITS; bit++) {
+        const int is_set = (int)(digit >> bit & 1u);
+        const unsigned votes = __ballot_sync(FULL_WARP, is_set);
+
+        lanes &= is_set ? votes : ~votes;
+    }
+    return has_digit ? lanes : 0;
+}
+
+/* Both steps of a pass walk a tile in order, 32 places at a time. Of equal
+ * digits the lowest lane keeps the count. PLACES 0: counts of the tile's
+ * digits; 1: each place to where its digit's next one goes. */
+template <int PLACES> static __global__ void sort_tiles(sort_t sort, int pass)
+{
+    __shared__ uint32_t next[DIGITS];
+    const unsigned lane = threadIdx.x;
+    const int64_t begin = (int64_t)blockIdx.x * sort.tile;
+    const int64_t end = begin + sort.tile < sort.n ? begin + sort.tile : sort.n;
+    uint32_t *counts = sort.counts + (int64_t)blockIdx.x * DIGITS;
+
+    for (unsigned digit = lane; digit < DIGITS; digit += 32) {
+        next[digit] = PLACES ? counts[digit] : 0;
+    }
+    __syncwarp();
+    for (int64_t first = begin; first < end; first += 32) {
+        const int has_place = first + lane < end;
+        const uint32_t place =
+            has_place ? place_at(sort, pass == 0, first + lane) : 0;
+        const unsigned digit = has_place ? digit_of(sort, place, pass) : 0;
+        const unsigned alike = lanes_alike(digit, has_place);
+        const unsigned before = alike & ((1u << lane) - 1u);
+        const uint32_t start = next[digit];
+
+        __syncwarp(); /* all have read it */
+        if (has_place && before == 0) {
+            next[digit] = start + (uint32_t)__popc(alike);
+        }
+        if (PLACES && has_place) {
+            sort.order[0][start + (uint32_t)__popc(before)] = place;
+        }
+        __syncwarp();
+    }
+    for (unsigned digit = lane; digit < DIGITS && !PLACES; digit += 32) {
+        counts[digit] = next[digit];
+    }
+}
+
+/* Counts of digits become where the first place of each goes: by digit, then
+ * by tile. A thread takes a digit. */
+static __global__ void scan_counts(sort_t sort)
+{
+    __shared__ uint32_t sums[DIGITS];
+    const unsigned digit = threadIdx.x;
+    uint32_t sum = 0, start;
+
+    for (int64_t tile = 0; tile < sort.n_tiles; tile++) {
+        sum += sort.counts[tile * DIGITS + digit];
+    }
+    sums[digit] = sum;
+    __syncthreads();
+    for (unsigned step = 1; step < DIGITS; step *= 2) {
+        const uint32_t below = digit >= step ? sums[digit - step] : 0;
+
+        __syncthreads();
+        sums[digit] += below;
+        __syncthreads();
+    }
+    start = sums[digit] - sum;
+    for (int64_t tile = 0; tile < sort.n_tiles; tile++) {
+        uint32_t *count = &sort.counts[tile * DIGITS + digit];
+        const uint32_t n = *count;
+
+        *count = start;
+        start += n;
+    }
+}
+
+static void declare_sort(const sort_t *sort, int is_write)
+{
+    const size_t order_bytes = (size_t)sort->n * sizeof(uint32_t);
+
+    launch_reads(sort->tokens, (size_t)sort->n * sizeof(int32_t));
+    launch_reads(sort->order[1], order_bytes);
+    if (is_write) {
+        launch_writes(sort->order[0], order_bytes);
+    } else {
+        launch_reads(sort->order[0], order_bytes);
+    }
+    launch_writes(sort->counts,
+                  (size_t)(sort->n_tiles * DIGITS) * sizeof(uint32_t));
+}
+
+/* @param[in,out] sort order[0] is the result */
+static sl_status_t sort_places(sort_t *sort, void *stream)
+{
+    const int n_passes = passes_of(sort->vocab);
+    const shape_t shape = shape_of(sort->n_tiles, 32);
+    sl_status_t status = SL_OK;
+
+    for (int pass = 0; pass < n_passes; pass++) {
+        uint32_t *before = sort->order[0];
+
+        sort->order[0] = sort->order[1];
+        sort->order[1] = before;
+        declare_sort(sort, 0);
+        SL_TRY(status,
+               launch("embedding sort counts", shape, stream, sort_tiles<0>,
+                      *sort, pass),
+               out);
+        declare_sort(sort, 0);
+        SL_TRY(status,
+               launch("embedding sort sums", shape_of(1, DIGITS), stream,
+                      scan_counts, *sort),
+               out);
+        declare_sort(sort, 1);
+        SL_TRY(status,
+               launch("embedding sort places", shape, stream, sort_tiles<1>,
+                      *sort, pass),
+               out);
+    }
+out:
+    return status;
+}
+
+/* ---- gradients ---- */
+
+/* The block of a token's first place in the order adds up its rows. */
+template <typename T>
+static __global__ void token_grads(sort_t sort, const T *dout, float *grad,
+                                   int64_t width, int aligned)
+{
+    __shared__ uint32_t places[THREADS];
+    __shared__ int n_alike[WARPS];
+    const uint32_t *order = sort.order[0];
+    const int64_t first = blockIdx.x;
+    const int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N;
+    const int count = width - column >= N  ? (int)N
+                      : width - column > 0 ? (int)(width - column)
+                                           : 0;
+    const int32_t token = sort.tokens[order[first]];
+    float sum[N];
+    int n_rows;
+
+    if (!is_token(token, sort.vocab) ||
+        (first > 0 && sort.tokens[order[first - 1]] == token)) {
         return;
     }
-    if (column < width) {
-        sum = grad[token * width + column];
-    }
-    for (int64_t begin = first; begin < n; begin += THREADS) {
+    load_pack<N>(grad, token * width + column, count, aligned, sum);
+    for (int64_t begin = first;; begin += THREADS) {
         const int64_t i = begin + threadIdx.x;
+        const uint32_t place = i < sort.n ? order[i] : 0;
         const unsigned votes =
-            __ballot_sync(FULL_WARP, i < n && tokens[i] == token);
+            __ballot_sync(FULL_WARP, i < sort.n && sort.tokens[place] == token);
 
-        __syncthreads(); /* the hits before have been read */
+        __syncthreads(); /* the places before have been read */
+        places[threadIdx.x] = place;
         if (threadIdx.x % 32 == 0) {
-            hits[threadIdx.x / 32] = votes;
+            n_alike[threadIdx.x / 32] = __popc(votes);
         }
         __syncthreads();
-        for (int warp = 0; warp < WARPS && column < width; warp++) {
-            for (unsigned left = hits[warp]; left != 0; left &= left - 1) {
-                const int64_t row = begin + 32 * warp + __ffs((int)left) - 1;
+        n_rows = 0;
+        for (int warp = 0; warp < WARPS; warp++) {
+            n_rows += n_alike[warp];
+        }
+        UNROLL(8)
+        for (int row = 0; row < n_rows; row++) {
+            float d[N];
 
-                sum += to_float(dout[row * width + column]);
+            load_pack<N>(dout, places[row] * width + column, count, aligned, d);
+            for (int k = 0; k < N; k++) {
+                sum[k] += d[k];
             }
         }
+        if (n_rows < THREADS) {
+            break;
+        }
     }
-    if (column < width) {
-        grad[token * width + column] = sum;
-    }
+    store_pack<N>(grad, token * width + column, count, aligned, sum);
 }
 
 /* Rows of the same position, in order. */
 template <typename T>
-static __global__ void position_grads(const int32_t *tokens, const T *dout,
-                                      float *grad, int64_t n, int64_t time,
-                                      int64_t width, int64_t vocab)
+static __global__ void position_grads(const T *dout, float *grad, int64_t n,
+                                      int64_t time, int64_t width, int aligned)
 {
-    for (int64_t at = grid_thread(); at < time * width; at += grid_threads()) {
-        const int64_t k = at % width;
-        float sum = grad[at];
+    const int64_t packs = (width + N - 1) / N;
 
-        for (int64_t i = at / width; i < n; i += time) {
-            if (tokens[i] >= 0 && tokens[i] < vocab) {
-                sum += to_float(dout[i * width + k]);
+    for (int64_t at = grid_thread(); at < time * packs; at += grid_threads()) {
+        const int64_t position = at / packs, column = at % packs * N;
+        const int count = width - column < N ? (int)(width - column) : (int)N;
+        float sum[N], d[N];
+
+        load_pack<N>(grad, position * width + column, count, aligned, sum);
+        UNROLL(4)
+        for (int64_t i = position; i < n; i += time) {
+            load_pack<N>(dout, i * width + column, count, aligned, d);
+            for (int k = 0; k < N; k++) {
+                sum[k] += d[k];
             }
         }
-        grad[at] = sum;
+        store_pack<N>(grad, position * width + column, count, aligned, sum);
     }
 }
 
@@ -142,8 +372,11 @@ static sl_status_t backward_weight(const sl_cuda_embedding_t *args,
                                    void *stream)
 {
     const size_t bytes = (size_t)(args->vocab * args->width) * sizeof(float);
-    const shape_t shape = {args->n, (args->width + THREADS - 1) / THREADS,
-                           THREADS, 1};
+    const shape_t shape = {
+        args->n, (args->width + N * THREADS - 1) / (N * THREADS), THREADS, 1};
+    const int aligned = args->width % N == 0 && is_aligned(args->dout) &&
+                        is_aligned(args->dweight);
+    sort_t sort = sort_of(args);
     sl_status_t status = SL_OK;
 
     if (args->is_first) {
@@ -152,12 +385,12 @@ static sl_status_t backward_weight(const sl_cuda_embedding_t *args,
     if (args->n == 0) {
         goto out;
     }
-    launch_reads(args->tokens, (size_t)args->n * sizeof(int32_t));
+    SL_TRY(status, sort_places(&sort, stream), out);
+    declare_sort(&sort, 0);
     launch_reads(args->dout, (size_t)(args->n * args->width) * sizeof(T));
     launch_writes(args->dweight, bytes);
-    status = launch("embedding backward", shape, stream, token_grads<T>,
-                    args->tokens, (const T *)args->dout, args->dweight, args->n,
-                    args->width, args->vocab);
+    status = launch("embedding backward", shape, stream, token_grads<T>, sort,
+                    (const T *)args->dout, args->dweight, args->width, aligned);
 out:
     return status;
 }
@@ -168,6 +401,9 @@ static sl_status_t backward_position(const sl_cuda_embedding_t *args,
 {
     const size_t bytes =
         (size_t)(args->positions * args->width) * sizeof(float);
+    const int64_t packs = args->time * ((args->width + N - 1) / N);
+    const int aligned = args->width % N == 0 && is_aligned(args->dout) &&
+                        is_aligned(args->dposition);
     sl_status_t status = SL_OK;
 
     if (args->is_first) {
@@ -176,14 +412,12 @@ static sl_status_t backward_position(const sl_cuda_embedding_t *args,
     if (args->n == 0) {
         goto out;
     }
-    launch_reads(args->tokens, (size_t)args->n * sizeof(int32_t));
     launch_reads(args->dout, (size_t)(args->n * args->width) * sizeof(T));
     launch_writes(args->dposition, bytes);
-    status =
-        launch("position backward",
-               shape_of(blocks_for(args->time * args->width, THREADS), THREADS),
-               stream, position_grads<T>, args->tokens, (const T *)args->dout,
-               args->dposition, args->n, args->time, args->width, args->vocab);
+    status = launch("position backward",
+                    shape_of(blocks_for(packs, THREADS), THREADS), stream,
+                    position_grads<T>, (const T *)args->dout, args->dposition,
+                    args->n, args->time, args->width, aligned);
 out:
     return status;
 }

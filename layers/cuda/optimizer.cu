@@ -11,6 +11,7 @@ enum {
 
 /* Numbers of one update, the same for all elements. */
 typedef struct scalars {
+    float clip;   /* times the gradient */
     float decay;  /* times the value, added to the gradient */
     float shrink; /* adamw: the value is multiplied by it */
     float lr;     /* adam(w): over the first bias correction */
@@ -25,6 +26,7 @@ static scalars_t scalars_of(const sl_cuda_optimizer_t *args)
     const double t = (double)args->step + 1.0;
     scalars_t s = {};
 
+    s.clip = (float)args->clip_factor;
     s.shrink = 1.0f;
     s.lr = args->lr;
     s.is_first = args->step == 0;
@@ -52,7 +54,6 @@ template <typename C> struct buffers {
     float *value;
     const float *grad;
     float *first, *second;
-    const double *clip_factor;
     C *copy;
     int64_t n;
 };
@@ -99,10 +100,8 @@ struct adam {
 template <typename U, typename C>
 static __global__ void update_all(buffers<C> b, scalars_t s)
 {
-    const float clip = b.clip_factor == NULL ? 1.0f : (float)*b.clip_factor;
-
     for (int64_t i = grid_thread(); i < b.n; i += grid_threads()) {
-        const float value = U::update(s, b.value[i], clip * b.grad[i],
+        const float value = U::update(s, b.value[i], s.clip * b.grad[i],
                                       b.first == NULL ? NULL : b.first + i,
                                       b.second == NULL ? NULL : b.second + i);
 
@@ -126,11 +125,9 @@ static sl_status_t update(const sl_cuda_optimizer_t *args, void *stream)
     b.grad = args->grad;
     b.first = n_moments > 0 ? args->moments[0] : NULL;
     b.second = n_moments > 1 ? args->moments[1] : NULL;
-    b.clip_factor = args->clip_factor;
     b.copy = (C *)args->copy;
     b.n = args->n;
     launch_reads(args->grad, bytes);
-    launch_reads(args->clip_factor, sizeof(double));
     launch_writes(args->value, bytes);
     launch_writes(b.first, bytes);
     launch_writes(b.second, bytes);

@@ -41,9 +41,11 @@ typedef struct mask {
     uint32_t first_block;
     uint32_t threshold;
     float scale;
+    sl_cuda_places_t places;
 } mask_t;
 
-static inline mask_t mask_of(sl_rng_t rng, uint32_t first_block, double p)
+static inline mask_t mask_of(sl_rng_t rng, uint32_t first_block, double p,
+                             sl_cuda_places_t places = {})
 {
     mask_t mask;
 
@@ -51,18 +53,58 @@ static inline mask_t mask_of(sl_rng_t rng, uint32_t first_block, double p)
     mask.first_block = first_block;
     mask.threshold = (uint32_t)(p * 4294967296.0);
     mask.scale = (float)(1.0 / (1.0 - p));
+    mask.places = places;
     return mask;
 }
 
-/* x[k] = mask * x[k] / (1 - p) for the quad that starts at element i. */
-static __device__ __forceinline__ void mask_quad(const mask_t &mask, int64_t i,
-                                                 float x[4])
+/* Index of an element's number: its place in a CPU's memory. */
+static __device__ __forceinline__ int64_t place_of(const sl_cuda_places_t &p,
+                                                   int64_t i)
+{
+    int64_t channel, pixel, image;
+
+    if (p.channels == 0) {
+        return i;
+    }
+    channel = i % p.channels;
+    pixel = i / p.channels % p.pixels;
+    image = i / p.channels / p.pixels;
+    return (image * p.padded + channel / p.block * p.block) * p.pixels +
+           pixel * p.block + channel % p.block;
+}
+
+static __device__ __forceinline__ void mask_one(const mask_t &mask,
+                                                uint32_t number, float *x)
+{
+    *x = number >= mask.threshold ? *x * mask.scale : 0.0f;
+}
+
+/* x[k] = mask * x[k] / (1 - p) for the elements from i, a multiple of 4. Four
+ * neighbours share a block of numbers, but for odd channel counts. */
+template <int N>
+static __device__ __forceinline__ void mask_pack(const mask_t &mask, int64_t i,
+                                                 float x[N])
 {
     uint32_t numbers[4];
 
-    philox_block(mask.rng, mask.first_block + (uint32_t)(i / 4), numbers);
-    for (int k = 0; k < 4; k++) {
-        x[k] = numbers[k] >= mask.threshold ? x[k] * mask.scale : 0.0f;
+    if (mask.places.channels % 4 != 0) {
+        for (int k = 0; k < N; k++) {
+            const int64_t place = place_of(mask.places, i + k);
+
+            philox_block(mask.rng, mask.first_block + (uint32_t)(place / 4),
+                         numbers);
+            mask_one(mask, numbers[place % 4], &x[k]);
+        }
+        return;
+    }
+    for (int k = 0; k < N; k += 4) {
+        const int64_t place = place_of(mask.places, i + k);
+
+        philox_block(mask.rng, mask.first_block + (uint32_t)(place / 4),
+                     numbers);
+        for (int j = 0; j < 4; j++) {
+            mask_one(mask, numbers[j], &x[k + j]);
+        }
     }
 }
 

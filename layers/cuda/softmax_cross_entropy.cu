@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block takes a row at a time; for images, where the classes of a pixel are
- * far apart, a thread takes a pixel. Exponentials are fp32, their sums over
- * threads, the losses and the sum of losses double. */
+/* A block takes a row at a time; for plain images, where the classes of a
+ * pixel are far apart, a thread takes a pixel. Exponentials are fp32, their
+ * sums over threads, the losses and the sum of losses double. A row is read
+ * once: the exponentials so far are scaled when a larger logit comes.
+ *
+ * Bytes that must move: the logits in, each way, and their gradient out; 12
+ * to 28 for each row. */
 #include "layers/cuda/device.cuh"
 
 enum {
@@ -19,10 +23,11 @@ typedef struct row_result {
 typedef struct spec {
     int64_t rows, classes, pixels, ignore_index;
     double smoothing;
+    float spread, share; /* of the target: of every class, of its own */
     float loss_scale;
+    int aligned;
     const int32_t *targets;
     float *saved;
-    uint32_t *fault;
     row_result_t *results;
 } spec_t;
 
@@ -33,13 +38,15 @@ size_t sl_cuda_cross_entropy_workspace_bytes(int64_t rows)
 
 static int threads_of(int64_t classes)
 {
-    return classes <= 64 ? 32 : classes <= 2048 ? 128 : 256;
+    return classes <= 256 ? 32 : classes <= 2048 ? 128 : 256;
 }
 
+/* A class, and not the one that is ignored. */
 static __device__ __forceinline__ int is_target(const spec_t &spec,
                                                 int64_t target)
 {
-    return target >= 0 && target < spec.classes;
+    return target >= 0 && target < spec.classes &&
+           target != spec.ignore_index;
 }
 
 /* Where class 0 of a row is, and how far the classes are apart. */
@@ -51,12 +58,61 @@ static __device__ __forceinline__ int64_t row_start(const spec_t &spec,
                                   row % spec.pixels;
 }
 
-/* The end of a row's forward, by one thread. best: the first class that has
- * the maximum; exps, shifts: sums of e^(x - max) and of x - max. */
+/* Of the logits so far: the largest, the first class that has it, the sums of
+ * e^(x - max) and of x. */
+typedef struct tally {
+    float max;
+    int best;
+    float exps;
+    double sum;
+} tally_t;
+
+static __device__ __forceinline__ tally_t tally_new(void)
+{
+    tally_t tally = {-INFINITY, INT32_MAX, 0, 0};
+
+    return tally;
+}
+
+/* What exponents are relative to. All at -inf: 0 keeps them 0. */
+static __device__ __forceinline__ float base_of(float max)
+{
+    return max == -INFINITY ? 0.0f : max;
+}
+
+/* Classes c .. c + count - 1. NaN makes the sums NaN. */
+template <int N>
+static __device__ __forceinline__ void
+tally_add(tally_t *tally, int64_t c, int count, const float x[N], int has_sum)
+{
+    float max = tally->max, base;
+
+    for (int k = 0; k < N; k++) {
+        if (k < count && x[k] > max) {
+            max = x[k];
+            tally->best = (int)(c + k);
+        }
+    }
+    base = base_of(max);
+    if (max > tally->max) {
+        tally->exps *= expf(tally->max - base);
+        tally->max = max;
+    }
+    for (int k = 0; k < N; k++) {
+        if (k < count) {
+            tally->exps += expf(x[k] - base);
+        }
+    }
+    for (int k = 0; k < N && has_sum; k++) {
+        tally->sum += k < count ? (double)x[k] : 0.0;
+    }
+}
+
+/* The end of a row's forward, by one thread. exps: the sum of e^(x - max) */
 static __device__ __forceinline__ void finish_row(const spec_t &spec,
                                                   int64_t row, float at_target,
-                                                  float max, int64_t best,
-                                                  double exps, double shifts)
+                                                  float max, int best,
+                                                  double exps, double sum)
 {
     const int64_t target = spec.targets[row];
     row_result_t result = {0, 0, 0};
@@ -68,7 +124,8 @@ static __device__ __forceinline__ void finish_row(const spec_t &spec,
         result.loss =
             log_sum - (1 - spec.smoothing) * ((double)at_target - (double)max);
         if (spec.smoothing > 0) {
-            result.loss -= spec.smoothing * shifts / (double)spec.classes;
+            result.loss -=
+                spec.smoothing * (sum / (double)spec.classes - (double)max);
         }
         result.is_valid = 1;
         result.is_correct = best == target;
@@ -76,9 +133,6 @@ static __device__ __forceinline__ void finish_row(const spec_t &spec,
         saved_log = (float)log_sum;
     } else if (target != spec.ignore_index) {
         result.loss = NAN;
-        if (spec.fault != NULL) {
-            atomicMin(spec.fault, (uint32_t)row);
-        }
     }
     spec.results[row] = result;
     if (spec.saved != NULL) {
@@ -111,33 +165,38 @@ static __device__ __forceinline__ int block_min(int value)
 template <typename T>
 static __global__ void forward_rows(const T *logits, spec_t spec)
 {
+    enum {
+        N = pack_of<T>::N
+    };
+    const int has_sum = spec.smoothing > 0;
+
     for (int64_t row = blockIdx.x; row < spec.rows; row += gridDim.x) {
-        const T *x = logits + row * spec.classes;
+        const int64_t start = row * spec.classes;
+        const row_packs_t packs = packs_of_row<N>(start, spec.classes);
         const int64_t target = spec.targets[row];
-        float max = -INFINITY, exps = 0, shifts = 0;
-        int best = INT32_MAX;
-        double all_exps, all_shifts;
+        tally_t tally = tally_new();
+        float max;
+        int best, count;
+        double exps, sum;
+        int64_t c;
 
-        for (int64_t c = threadIdx.x; c < spec.classes; c += blockDim.x) {
-            max = fmaxf(max, to_float(x[c]));
-        }
-        max = block_max(max);
-        for (int64_t c = threadIdx.x; c < spec.classes; c += blockDim.x) {
-            const float value = to_float(x[c]);
+        for (int64_t pack = threadIdx.x; pack_at<N>(packs, pack, &c, &count);
+             pack += blockDim.x) {
+            float x[N];
 
-            exps += expf(value - max);
-            shifts += value - max;
-            if (value == max && c < best) {
-                best = (int)c;
-            }
+            load_pack<N>(logits, start + c, count, spec.aligned, x);
+            tally_add<N>(&tally, c, count, x, has_sum);
         }
-        all_exps = block_sum((double)exps);
-        all_shifts = spec.smoothing > 0 ? block_sum((double)shifts) : 0;
-        best = block_min(best);
+        max = block_max(tally.max);
+        best = block_min(tally.max == max ? tally.best : INT32_MAX);
+        exps = block_sum((double)tally.exps *
+                         (double)expf(tally.max - base_of(max)));
+        sum = has_sum ? block_sum(tally.sum) : 0;
         if (threadIdx.x == 0) {
-            finish_row(spec, row,
-                       is_target(spec, target) ? to_float(x[target]) : 0, max,
-                       best, all_exps, all_shifts);
+            finish_row(
+                spec, row,
+                is_target(spec, target) ? to_float(logits[start + target]) : 0,
+                max, best, exps, sum);
         }
     }
 }
@@ -148,28 +207,17 @@ static __global__ void forward_pixels(const T *logits, spec_t spec)
     for (int64_t row = grid_thread(); row < spec.rows; row += grid_threads()) {
         const T *x = logits + row_start(spec, row);
         const int64_t target = spec.targets[row];
-        float max = -INFINITY;
-        double exps = 0, shifts = 0;
-        int64_t best = spec.classes;
+        tally_t tally = tally_new();
 
         for (int64_t c = 0; c < spec.classes; c++) {
             const float value = to_float(x[c * spec.pixels]);
 
-            if (value > max) {
-                max = value;
-                best = c;
-            }
-        }
-        for (int64_t c = 0; c < spec.classes; c++) {
-            const float value = to_float(x[c * spec.pixels]);
-
-            exps += (double)expf(value - max);
-            shifts += (double)(value - max);
+            tally_add<1>(&tally, c, 1, &value, spec.smoothing > 0);
         }
         finish_row(spec, row,
                    is_target(spec, target) ? to_float(x[target * spec.pixels])
                                            : 0,
-                   max, best, exps, shifts);
+                   tally.max, tally.best, (double)tally.exps, tally.sum);
     }
 }
 
@@ -197,17 +245,19 @@ static __global__ void sum_results(const row_result_t *results, double *out,
 
 static spec_t spec_of(const sl_cuda_cross_entropy_t *args)
 {
-    spec_t spec;
+    spec_t spec = {};
 
     spec.rows = args->rows;
     spec.classes = args->classes;
     spec.pixels = args->pixels;
     spec.ignore_index = args->ignore_index;
     spec.smoothing = args->label_smoothing;
+    spec.spread = (float)(args->label_smoothing / (double)args->classes);
+    spec.share = (float)(1 - args->label_smoothing + (double)spec.spread);
     spec.loss_scale = args->loss_scale;
+    spec.aligned = is_aligned(args->logits);
     spec.targets = args->targets;
     spec.saved = args->saved;
-    spec.fault = args->fault;
     spec.results = (row_result_t *)args->workspace;
     return spec;
 }
@@ -232,7 +282,6 @@ static sl_status_t forward(const sl_cuda_cross_entropy_t *args, void *stream)
                  (size_t)(args->rows * args->classes) * sizeof(T));
     launch_reads(args->targets, (size_t)args->rows * sizeof(int32_t));
     launch_writes(args->saved, (size_t)(2 * args->rows) * sizeof(float));
-    launch_writes(args->fault, sizeof(uint32_t));
     launch_writes(args->workspace, result_bytes);
     SL_TRY(status,
            launch("cross-entropy forward", shape_for(args), stream,
@@ -260,30 +309,39 @@ static __device__ __forceinline__ float slope(const spec_t &spec, int64_t c,
                                               int64_t target, float x,
                                               float max, float log_sum)
 {
-    const float spread = (float)(spec.smoothing / (double)spec.classes);
-    const float share = (float)(1 - spec.smoothing + (double)spread);
-
     if (!is_target(spec, target)) {
         return target == spec.ignore_index ? 0.0f : NAN;
     }
-    return (expf((x - max) - log_sum) - (c == target ? share : spread)) *
+    return (expf((x - max) - log_sum) -
+            (c == target ? spec.share : spec.spread)) *
            spec.loss_scale;
 }
 
 template <typename T>
 static __global__ void backward_rows(const T *logits, T *din, spec_t spec)
 {
+    enum {
+        N = pack_of<T>::N
+    };
+
     for (int64_t row = blockIdx.x; row < spec.rows; row += gridDim.x) {
+        const int64_t start = row * spec.classes;
+        const row_packs_t packs = packs_of_row<N>(start, spec.classes);
         const int64_t target = spec.targets[row];
         const float max = spec.saved[2 * row];
         const float log_sum = spec.saved[2 * row + 1];
+        int64_t c;
+        int count;
 
-        for (int64_t c = threadIdx.x; c < spec.classes; c += blockDim.x) {
-            const int64_t at = row * spec.classes + c;
+        for (int64_t pack = threadIdx.x; pack_at<N>(packs, pack, &c, &count);
+             pack += blockDim.x) {
+            float x[N];
 
-            from_float(
-                slope(spec, c, target, to_float(logits[at]), max, log_sum),
-                &din[at]);
+            load_pack<N>(logits, start + c, count, spec.aligned, x);
+            for (int k = 0; k < N; k++) {
+                x[k] = slope(spec, c + k, target, x[k], max, log_sum);
+            }
+            store_pack<N>(din, start + c, count, spec.aligned, x);
         }
     }
 }
@@ -314,7 +372,7 @@ static sl_status_t backward(const sl_cuda_cross_entropy_t *args, void *stream)
     spec_t spec = spec_of(args);
 
     spec.results = NULL;
-    spec.fault = NULL; /* forward has told */
+    spec.aligned = spec.aligned && is_aligned(args->din);
     launch_reads(args->logits, bytes);
     launch_reads(args->targets, (size_t)args->rows * sizeof(int32_t));
     launch_reads(args->saved, (size_t)(2 * args->rows) * sizeof(float));

@@ -20,6 +20,13 @@ foreach(name ${sl_names})
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_${name}.sh
             $<TARGET_FILE:sluice>)
 endforeach()
+if(SL_CUDA STREQUAL "STANDIN")
+    add_test(NAME cuda.cli
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cuda.cli PROPERTIES LABELS cuda TIMEOUT 900
+        ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
+endif()
 set(sl_doctor_cuda no)
 if(SL_CUDA STREQUAL "STANDIN")
     set(sl_doctor_cuda standin)
@@ -60,8 +67,10 @@ if(NOT SL_SANITIZE MATCHES thread)
     set_tests_properties(cli.mpi cli.faults network.hosts network.slurm
         PROPERTIES RUN_SERIAL TRUE)
 endif()
+# CPU devices are the default where there is no GPU, the stand-in's included.
+set(sl_cli_environment ${SL_TEST_ENVIRONMENT} SL_STANDIN_DEVICES=0)
 set_tests_properties(${sl_scripts} PROPERTIES
-    TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+    TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${sl_cli_environment}")
 set_property(TEST ${sl_rank_scripts} APPEND PROPERTY ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=0")
 if(SL_SANITIZE MATCHES thread)
@@ -75,7 +84,7 @@ if(NOT SL_SANITIZE)
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_install.sh
             ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
     set_tests_properties(cli.install PROPERTIES
-        ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+        ENVIRONMENT "${sl_cli_environment}")
 endif()
 
 # Skipped without PyTorch.

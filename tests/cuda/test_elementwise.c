@@ -319,6 +319,7 @@ static void check_add(int n_inputs, double p, int relu, size_t n, size_t shift)
     bed_layer_t *cpu = bed_cpu_layer("add", attrs, 2, in, n_inputs);
     sl_cuda_add_t args = {.type = SL_CUDA_F32,
                           .n = (int64_t)n,
+                          .n_numbers = (int64_t)n,
                           .n_inputs = n_inputs,
                           .p = p,
                           .is_relu = relu};
@@ -380,8 +381,12 @@ static void adds_in_16_bits(void **state)
         float *d = bed_random(N, 3, 1);
         double *want = bed_doubles(N), *din = bed_doubles(N);
         float *ones = bed_floats(N);
-        sl_cuda_add_t args = {
-            .type = types[t], .n = N, .n_inputs = 2, .p = 0.3, .is_relu = 1};
+        sl_cuda_add_t args = {.type = types[t],
+                              .n = N,
+                              .n_numbers = N,
+                              .n_inputs = 2,
+                              .p = 0.3,
+                              .is_relu = 1};
         sl_cuda_dropout_t drop = {.type = SL_CUDA_F32, .n = N, .p = 0.3};
         float *mask;
 

@@ -169,8 +169,8 @@ static void check_adding(norm_t *norm)
 
 static const struct {
     size_t rows, width;
-} shapes[] = {{1, 1},   {1, 7},    {5, 33},   {3, 128},
-              {70, 65}, {2, 1000}, {9, 1025}, {200, 31}};
+} shapes[] = {{1, 1},    {1, 7},    {5, 33},   {3, 128},  {70, 65},  {2, 1000},
+              {9, 1025}, {200, 31}, {3, 2056}, {2, 4096}, {3, 4100}, {600, 16}};
 
 enum {
     N_SHAPES = sizeof(shapes) / sizeof(*shapes)

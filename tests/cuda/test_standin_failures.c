@@ -15,6 +15,9 @@ static cudaError_t call_all(cudaError_t *errors)
     struct cudaDeviceProp prop;
     cudaStream_t stream = NULL;
     cudaEvent_t start = NULL, end = NULL;
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraphExec_t exec = NULL;
+    cudaGraph_t graph = NULL;
     void *x = NULL, *y = NULL, *pinned = NULL, *async = NULL;
     size_t free_bytes, total;
     enum cudaDriverEntryPointQueryResult found;
@@ -38,6 +41,7 @@ static cudaError_t call_all(cudaError_t *errors)
     CALL(cudaDriverGetVersion, (&n));
     CALL(cudaGetDeviceCount, (&n));
     CALL(cudaSetDevice, (0));
+    CALL(cudaSetDeviceFlags, (cudaDeviceScheduleBlockingSync));
     CALL(cudaGetDevice, (&n));
     CALL(cudaGetDeviceProperties, (&prop, 0));
     CALL(cudaDeviceGetAttribute, (&n, cudaDevAttrMultiProcessorCount, 0));
@@ -76,6 +80,22 @@ static cudaError_t call_all(cudaError_t *errors)
         CALL(cudaStreamSynchronize, (stream));
         CALL(cudaStreamSynchronize, (stream)); /* one may fail */
         CALL(cudaMemcpy, (x, y, 64, cudaMemcpyDefault));
+    }
+    if (stream != NULL) {
+        CALL(cudaStreamBeginCapture,
+             (stream, cudaStreamCaptureModeThreadLocal));
+        CALL(cudaStreamEndCapture, (stream, &graph));
+    }
+    if (graph != NULL) {
+        CALL(cudaGraphInstantiate, (&exec, graph, 0));
+    }
+    if (exec != NULL) {
+        CALL(cudaGraphExecUpdate, (exec, graph, &info));
+        CALL(cudaGraphLaunch, (exec, stream));
+        CALL(cudaGraphExecDestroy, (exec));
+    }
+    if (graph != NULL) {
+        CALL(cudaGraphDestroy, (graph));
     }
     if (async != NULL) {
         CALL(cudaFreeAsync, (async, stream));
@@ -121,7 +141,9 @@ static void every_entry_can_fail_once(void **state)
         if (k == STANDIN_cudaStreamCreateWithFlags ||
             k == STANDIN_cudaEventCreateWithFlags || k == STANDIN_cudaMalloc ||
             k == STANDIN_cudaHostAlloc || k == STANDIN_cudaMallocAsync ||
-            k == STANDIN_cudaFreeAsync) {
+            k == STANDIN_cudaFreeAsync || k == STANDIN_cudaStreamBeginCapture ||
+            k == STANDIN_cudaStreamEndCapture ||
+            k == STANDIN_cudaGraphInstantiate) {
             continue;
         }
         standin_reset();

@@ -11,11 +11,55 @@ if(SL_HAVE_CUDA)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         sl_test(cuda ${name} LINK sl_cuda_bed)
     endforeach()
+    add_library(sl_cuda_image_bed STATIC cuda/image_check.c)
+    set_target_properties(sl_cuda_image_bed PROPERTIES C_EXTENSIONS OFF)
+    target_link_libraries(sl_cuda_image_bed PUBLIC sl_cuda_bed
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    foreach(name batch_norm conv2d dnn_attention image pool)
+        sl_test(cuda ${name} LINK sl_cuda_image_bed)
+        if(NOT SL_CUDA STREQUAL "STANDIN")
+            set_tests_properties(cuda.${name} PROPERTIES LABELS gpu)
+        endif()
+    endforeach()
     if(NOT SL_CUDA STREQUAL "STANDIN")
         set_tests_properties(cuda.cross_entropy cuda.elementwise
             cuda.embedding cuda.layer_norm cuda.optimizer PROPERTIES
             LABELS gpu)
     endif()
+
+    foreach(name blas linear attention)
+        sl_test(cuda ${name} LINK sl_cuda_bed)
+        target_sources(test_cuda_${name} PRIVATE cuda/layer_run.c)
+        if(NOT SL_CUDA STREQUAL "STANDIN")
+            set_tests_properties(cuda.${name} PROPERTIES LABELS gpu)
+        endif()
+    endforeach()
+    target_sources(test_cuda_blas PRIVATE cuda/blas_values.c)
+endif()
+
+# The layers' own tests on a device, in each type of activations.
+set(sl_cuda_layer_tests
+    add
+    dropout
+    embedding
+    gelu
+    layer_norm
+    relu
+    softmax_cross_entropy)
+if(SL_HAVE_CUDA)
+    set(label gpu)
+    if(SL_CUDA STREQUAL "STANDIN")
+        set(label cuda)
+    endif()
+    foreach(name IN LISTS sl_cuda_layer_tests)
+        foreach(dtype f32 bf16 f16)
+            add_test(NAME cuda.layers_${name}_${dtype}
+                COMMAND test_layers_${name})
+            set_tests_properties(cuda.layers_${name}_${dtype} PROPERTIES
+                LABELS ${label} TIMEOUT 300 SKIP_RETURN_CODE 77
+                ENVIRONMENT "${SL_TEST_ENVIRONMENT};SLUICE_TEST_LAYER_KIND=cuda;SLUICE_TEST_LAYER_DTYPE=${dtype}")
+        endforeach()
+    endforeach()
 endif()
 
 if(SL_CUDA STREQUAL "STANDIN")
@@ -31,6 +75,65 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda standin LINK sl_cuda_test_kernels)
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
+    foreach(name devices op_manager sections share)
+        sl_test(cuda ${name} LINK sl_scheduler sl_cuda_test_kernels)
+    endforeach()
+
+    # the op manager's own tests, on a device
+    foreach(name op_manager op_stats pulse_ops share_gate)
+        set(target test_cuda_scheduler_${name})
+        add_executable(${target} scheduler/test_${name}.c)
+        set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
+            RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+        target_compile_definitions(${target} PRIVATE SL_TESTS_SCHEDULER_CUDA=1)
+        target_link_libraries(${target} PRIVATE sl_scheduler sl_test_support
+            $<BUILD_INTERFACE:sl_warnings>)
+        add_test(NAME cuda.scheduler_${name} COMMAND ${target})
+        set_tests_properties(cuda.scheduler_${name} PROPERTIES LABELS cuda
+            TIMEOUT 300 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
+    endforeach()
+
+    # training, and the engine's own tests on CUDA devices; limits are set to
+    # the byte, which memory in pages of 2 MiB would round
+    foreach(name training training_failures)
+        sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
+        target_compile_definitions(test_cuda_${name} PRIVATE
+            SL_TESTS_STANDIN=1)
+    endforeach()
+    set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
+        SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
+    foreach(name engine exact replicas ranks moving_ranks memory_plan
+        repartition fit limits oom checkpoint checkpoint_ranks)
+        add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
+        set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
+            TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment}")
+    endforeach()
+    foreach(precision bf16 f16)
+        add_test(NAME cuda.engine_exact_${precision} COMMAND test_engine_exact)
+        set_tests_properties(cuda.engine_exact_${precision} PROPERTIES
+            LABELS cuda TIMEOUT 1200 ENVIRONMENT
+            "${sl_cuda_engine_environment};SLUICE_TEST_PRECISION=${precision}")
+    endforeach()
+
+    # tensors between ranks
+    add_library(sl_transport_bed STATIC cuda/transport_bed.c
+        cuda/transport_tests.c)
+    set_target_properties(sl_transport_bed PROPERTIES C_EXTENSIONS OFF)
+    target_link_libraries(sl_transport_bed PUBLIC sl_engine sl_test_support
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    sl_test(cuda nccl_standin LINK sl_cuda_test_kernels)
+    sl_test(cuda transport_staged LINK sl_transport_bed TIMEOUT 600)
+    sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
+    sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
+    foreach(transport staged nccl)
+        foreach(name ranks moving_ranks checkpoint_ranks)
+            add_test(NAME cuda.engine_${name}_${transport}
+                COMMAND test_engine_${name})
+            set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES
+                LABELS cuda TIMEOUT 1200 ENVIRONMENT
+                "${sl_cuda_engine_environment};SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=${transport}")
+        endforeach()
+    endforeach()
 
     sl_test(cuda memory_vmm LINK sl_cuda_test_kernels sl_memory)
 

@@ -7,6 +7,8 @@
 
 #include "standin_internal.h"
 
+static uint64_t n_blocking; /* guarded by the lock */
+
 typedef struct copy_task {
     task_t task;
     void *to; /* as the CPU can use it */
@@ -102,6 +104,10 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     }
     is_to_tracked = is_tracked(to);
     is_from_tracked = is_tracked(from);
+    if ((is_sync || !is_to_tracked || !is_from_tracked) &&
+        graph_refuses(stream)) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
     stream_begin(stream);
     if ((is_from_tracked && !order_use(stream, from, bytes, 0, name)) ||
         (is_to_tracked && !order_use(stream, to, bytes, 1, name))) {
@@ -109,6 +115,7 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     }
     stream_queue(stream,
                  &copy_make(to, from, bytes, !is_from_tracked, is_late)->task);
+    n_blocking += !is_to_tracked || !is_from_tracked;
     if (is_sync || !is_to_tracked) {
         stream_wait(stream);
         return standin_sticky(stream->device);
@@ -148,6 +155,16 @@ static cudaError_t copy_call(cudaStream_t stream, void *to, const void *from,
     }
     unlock();
     return standin_give(error);
+}
+
+uint64_t standin_n_blocking_copies(void)
+{
+    uint64_t n;
+
+    lock();
+    n = n_blocking;
+    unlock();
+    return n;
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,

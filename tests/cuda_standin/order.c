@@ -103,6 +103,9 @@ int order_use(cudaStream_t stream, const void *ptr, size_t bytes, int is_write,
     if (bytes == 0) {
         return 1;
     }
+    if (stream->capture != NULL) {
+        return graph_use(stream->capture, ptr, bytes, is_write, name);
+    }
     allocation = memory_find(ptr);
     if (allocation == NULL || allocation->is_freed ||
         end > allocation->base + allocation->bytes) {

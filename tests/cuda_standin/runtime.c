@@ -155,6 +155,14 @@ static void read_environment(void)
     }
 }
 
+static int default_devices(void)
+{
+    const char *text = getenv("SL_STANDIN_DEVICES");
+    const int n = text == NULL ? 2 : atoi(text);
+
+    return n < 0 ? 0 : n > MAX_DEVICES ? MAX_DEVICES : n;
+}
+
 static void set_defaults(void)
 {
     const char *delay = getenv("SL_STANDIN_DELAY_US");
@@ -165,7 +173,7 @@ static void set_defaults(void)
     memset(g.reports, 0, sizeof(g.reports));
     g.n_reports = 0;
     g.fails = 0;
-    g.n_devices = 2;
+    g.n_devices = default_devices();
     g.memory_bytes = (size_t)3 << 30;
     g.granularity = (size_t)2 << 20;
     driver_reset();
@@ -272,7 +280,8 @@ int standin_n_live(void)
     int n;
 
     lock();
-    n = memory_n_live() + driver_n_live() + streams_n_live();
+    n = memory_n_live() + driver_n_live() + streams_n_live() + graphs_n_live() +
+        dnn_n_live();
     unlock();
     return n;
 }
@@ -342,6 +351,9 @@ cudaError_t standin_enter(standin_entry_t entry, int *is_late_p)
     is_now = g.fails == 1 && g.fail_entry == entry &&
              g.n_calls[entry] == g.fail_call;
     error = g.sticky[device];
+    if (error == cudaSuccess && graph_refuses_entry(entry)) {
+        error = cudaErrorStreamCaptureUnsupported;
+    }
     if (is_late_p != NULL) {
         *is_late_p = is_now && g.failure == STANDIN_FAIL_RUN;
     }
@@ -443,6 +455,14 @@ cudaError_t cudaSetDevice(int number)
     return cudaSuccess;
 }
 
+cudaError_t cudaSetDeviceFlags(unsigned int flags)
+{
+    STANDIN_ENTER(cudaSetDeviceFlags);
+    return standin_give(flags == cudaDeviceScheduleBlockingSync
+                            ? cudaSuccess
+                            : cudaErrorInvalidValue);
+}
+
 cudaError_t cudaGetDevice(int *number)
 {
     STANDIN_ENTER(cudaGetDevice);
@@ -458,6 +478,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int number)
     }
     memset(prop, 0, sizeof(*prop));
     (void)snprintf(prop->name, sizeof(prop->name), "stand-in %d", number);
+    memcpy(prop->uuid.bytes, "stand-in", 8);
+    prop->uuid.bytes[8] = (char)number;
     prop->totalGlobalMem = g.memory_bytes;
     prop->sharedMemPerBlock = (size_t)48 << 10;
     prop->maxThreadsPerBlock = 1024;

@@ -21,12 +21,75 @@
 extern "C" {
 #endif
 
+/** Those of cuBLASLt; its handles and descriptions need no device. */
+#define SL_STANDIN_BLAS_MAP(X)                                                 \
+    X(cublasLtCreate)                                                          \
+    X(cublasLtDestroy)                                                         \
+    X(cublasLtMatrixLayoutCreate)                                              \
+    X(cublasLtMatrixLayoutDestroy)                                             \
+    X(cublasLtMatrixLayoutSetAttribute)                                        \
+    X(cublasLtMatmulDescCreate)                                                \
+    X(cublasLtMatmulDescDestroy)                                               \
+    X(cublasLtMatmulDescSetAttribute)                                          \
+    X(cublasLtMatmulPreferenceCreate)                                          \
+    X(cublasLtMatmulPreferenceDestroy)                                         \
+    X(cublasLtMatmulPreferenceSetAttribute)                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                          \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                    \
+    X(cublasLtMatmul)
+/** Those of cuDNN; its descriptions need no device. */
+#define SL_STANDIN_DNN_MAP(X)                                                  \
+    X(cudnnCreate)                                                             \
+    X(cudnnDestroy)                                                            \
+    X(cudnnSetStream)                                                          \
+    X(cudnnCreateTensorDescriptor)                                             \
+    X(cudnnSetTensor4dDescriptor)                                              \
+    X(cudnnDestroyTensorDescriptor)                                            \
+    X(cudnnCreateFilterDescriptor)                                             \
+    X(cudnnSetFilter4dDescriptor)                                              \
+    X(cudnnDestroyFilterDescriptor)                                            \
+    X(cudnnCreateConvolutionDescriptor)                                        \
+    X(cudnnSetConvolution2dDescriptor)                                         \
+    X(cudnnSetConvolutionGroupCount)                                           \
+    X(cudnnSetConvolutionMathType)                                             \
+    X(cudnnDestroyConvolutionDescriptor)                                       \
+    X(cudnnGetConvolutionForwardAlgorithm_v7)                                  \
+    X(cudnnGetConvolutionForwardWorkspaceSize)                                 \
+    X(cudnnConvolutionForward)                                                 \
+    X(cudnnGetConvolutionBackwardDataAlgorithm_v7)                             \
+    X(cudnnGetConvolutionBackwardDataWorkspaceSize)                            \
+    X(cudnnConvolutionBackwardData)                                            \
+    X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                           \
+    X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                          \
+    X(cudnnConvolutionBackwardFilter)                                          \
+    X(cudnnBackendCreateDescriptor)                                            \
+    X(cudnnBackendDestroyDescriptor)                                           \
+    X(cudnnBackendFinalize)                                                    \
+    X(cudnnBackendSetAttribute)                                                \
+    X(cudnnBackendGetAttribute)                                                \
+    X(cudnnBackendExecute)
+
+/** Those of NCCL; an injected error is an ncclResult_t. */
+#define SL_STANDIN_NCCL_MAP(X)                                                 \
+    X(ncclGetVersion)                                                          \
+    X(ncclGetUniqueId)                                                         \
+    X(ncclCommInitRankConfig)                                                  \
+    X(ncclCommFinalize)                                                        \
+    X(ncclCommDestroy)                                                         \
+    X(ncclCommAbort)                                                           \
+    X(ncclCommGetAsyncError)                                                   \
+    X(ncclSend)                                                                \
+    X(ncclRecv)                                                                \
+    X(ncclGroupStart)                                                          \
+    X(ncclGroupEnd)
+
 /** The entry points: each is counted and can be made to fail. */
 #define SL_STANDIN_ENTRY_MAP(X)                                                \
     X(cudaRuntimeGetVersion)                                                   \
     X(cudaDriverGetVersion)                                                    \
     X(cudaGetDeviceCount)                                                      \
     X(cudaSetDevice)                                                           \
+    X(cudaSetDeviceFlags)                                                      \
     X(cudaGetDevice)                                                           \
     X(cudaGetDeviceProperties)                                                 \
     X(cudaDeviceGetAttribute)                                                  \
@@ -69,7 +132,17 @@ extern "C" {
     X(cudaEventQuery)                                                          \
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
-    X(cudaLaunchKernelEx)
+    X(cudaLaunchKernelEx)                                                      \
+    X(cudaStreamBeginCapture)                                                  \
+    X(cudaStreamEndCapture)                                                    \
+    X(cudaGraphInstantiate)                                                    \
+    X(cudaGraphExecUpdate)                                                     \
+    X(cudaGraphLaunch)                                                         \
+    X(cudaGraphExecDestroy)                                                    \
+    X(cudaGraphDestroy)                                                        \
+    SL_STANDIN_BLAS_MAP(X)                                                     \
+    SL_STANDIN_DNN_MAP(X)                                                      \
+    SL_STANDIN_NCCL_MAP(X)
 
 typedef enum standin_entry {
 #define X(name) STANDIN_##name,
@@ -103,9 +176,13 @@ int standin_has_failed(void);
 /** Calls of an entry point since the last reset. */
 uint64_t standin_n_calls(standin_entry_t entry);
 const char *standin_entry_name(standin_entry_t entry);
+/** Copies of ordinary host memory since the process began: the calling thread
+ *  may have to wait for the device in them, also in asynchronous ones. */
+uint64_t standin_n_blocking_copies(void);
 
-/** Devices that there are (default 2; at most 8), and the memory of each
- *  (default 3 GiB; at most 8 GiB). */
+/** Devices that there are (default 2, or SL_STANDIN_DEVICES of the
+ *  environment; at most 8), and the memory of each (default 3 GiB; at most
+ *  8 GiB). */
 void standin_set_devices(int n_devices);
 void standin_set_memory(size_t bytes);
 /** Units of memory that is mapped (default 2 MiB; a power of two of at least
@@ -118,6 +195,9 @@ void standin_set_reverse(int is_reverse);
 /** Streams sleep this long before each piece of work. */
 void standin_set_delay_us(unsigned microseconds);
 
+/** Work that takes so long and does nothing. */
+cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds);
+
 /** Reports since the last reset, and their texts (the first 32 are kept). */
 int standin_n_reports(void);
 const char *standin_report(int i);
@@ -125,10 +205,12 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, ranges of addresses, handles
- *  of memory, streams and events. */
+/** Live allocations of device and pinned memory, streams, events, graphs and
+ *  descriptors of libraries. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
+/** Communicators of NCCL that live. */
+int standin_n_communicators(void);
 
 /** Declare bytes that the calling thread's next launch reads or writes. */
 void standin_access(const void *ptr, size_t bytes, int is_write);

@@ -135,6 +135,7 @@ struct CUstream_st {
     struct task *head, *tail;
     uint64_t n_queued;
     vclock_t clock;
+    struct CUgraph_st *capture; /* what is queued goes there; NULL = it runs */
 };
 
 /* Work ended so far by the streams of a slot; only grows. */
@@ -159,6 +160,25 @@ void stream_queue(cudaStream_t stream, task_t *task);
 void stream_wait(cudaStream_t stream);
 void streams_wait(int device); /* -1: all */
 int streams_n_live(void);
+
+/* ---- graphs; lock held ---- */
+
+/* While a stream captures, these take the place of stream_begin, order_use
+ * and stream_queue. */
+void graph_begin(struct CUgraph_st *graph);
+int graph_use(struct CUgraph_st *graph, const void *ptr, size_t bytes,
+              int is_write, const char *name);
+void graph_queue(struct CUgraph_st *graph, task_t *task);
+/* Whether the stream captures; then the call is not allowed. */
+int graph_refuses(cudaStream_t stream);
+/* Whether the calling thread captures, so that the entry is not allowed. */
+int graph_refuses_entry(standin_entry_t entry);
+void graph_forget(cudaStream_t stream); /* which ends */
+int graphs_n_live(void);
+/* ---- libraries ---- */
+
+/* Descriptors of cuDNN. The lock is held. */
+int dnn_n_live(void);
 
 /* ---- order ---- */
 

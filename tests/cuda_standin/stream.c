@@ -212,6 +212,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     (void)pthread_join(thread, NULL);
     lock();
     streams[stream->slot] = NULL;
+    graph_forget(stream);
     unlock();
     free(stream);
     return standin_give(error);
@@ -238,6 +239,10 @@ static void wait_run(task_t *task)
 
 void stream_queue(cudaStream_t stream, task_t *task)
 {
+    if (stream->capture != NULL) {
+        graph_queue(stream->capture, task);
+        return;
+    }
     task->next = NULL;
     if (stream->tail == NULL) {
         stream->head = task;
@@ -293,6 +298,10 @@ static void follow_default(cudaStream_t stream)
 
 void stream_begin(cudaStream_t stream)
 {
+    if (stream->capture != NULL) {
+        graph_begin(stream->capture);
+        return;
+    }
     follow_default(stream);
     vclock_join(&stream->clock, &standin_host);
     stream->clock.at[stream->slot]++;
@@ -333,6 +342,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         unlock();
         return standin_give(cudaErrorInvalidResourceHandle);
     }
+    if (graph_refuses(stream)) {
+        unlock();
+        return standin_give(cudaErrorStreamCaptureUnsupported);
+    }
     stream_wait(stream);
     error = standin_sticky(stream->device);
     unlock();
@@ -351,6 +364,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
         return standin_give(cudaErrorInvalidResourceHandle);
     }
     error = standin_sticky(stream->device);
+    if (graph_refuses(stream)) {
+        error = cudaErrorStreamCaptureUnsupported;
+    }
     if (error == cudaSuccess) {
         if (standin_done[stream->slot] < n_queued[stream->slot]) {
             error = cudaErrorNotReady;
@@ -366,12 +382,17 @@ typedef struct call_task {
     task_t task;
     cudaHostFn_t fn;
     void *user_data;
+    vclock_t clock;
 } call_task_t;
 
 static void call_run(task_t *task)
 {
     const call_task_t *call = (const call_task_t *)(const void *)task;
 
+    /* the host knows that all before it have ended */
+    lock();
+    vclock_join(&standin_host, &call->clock);
+    unlock();
     call->fn(call->user_data);
 }
 
@@ -396,7 +417,45 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn,
         return standin_give(cudaErrorInvalidResourceHandle);
     }
     stream_begin(stream);
+    call->clock = stream->clock;
     stream_queue(stream, &call->task);
+    unlock();
+    return cudaSuccess;
+}
+
+typedef struct sleep_task {
+    task_t task;
+    unsigned microseconds;
+} sleep_task_t;
+
+static void sleep_run(task_t *task)
+{
+    const sleep_task_t *job = (const sleep_task_t *)(const void *)task;
+    const struct timespec pause = {
+        .tv_sec = job->microseconds / 1000000,
+        .tv_nsec = (long)(job->microseconds % 1000000) * 1000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds)
+{
+    sleep_task_t *job = calloc(1, sizeof(*job));
+
+    if (job == NULL) {
+        abort();
+    }
+    job->task.run = sleep_run;
+    job->microseconds = microseconds;
+    lock();
+    stream = stream_resolve(stream);
+    if (stream == NULL) {
+        unlock();
+        free(job);
+        return standin_give(cudaErrorInvalidResourceHandle);
+    }
+    stream_begin(stream);
+    stream_queue(stream, &job->task);
     unlock();
     return cudaSuccess;
 }
@@ -477,6 +536,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         free(record);
         return standin_give(cudaErrorInvalidResourceHandle);
     }
+    if (graph_refuses(stream)) {
+        unlock();
+        free(record);
+        return standin_give(cudaErrorStreamCaptureUnsupported);
+    }
     stream_begin(stream);
     stream_queue(stream, &record->task);
     event->is_recorded = 1;
@@ -500,6 +564,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
     if (stream == NULL) {
         unlock();
         return standin_give(cudaErrorInvalidResourceHandle);
+    }
+    if (graph_refuses(stream)) {
+        unlock();
+        return standin_give(cudaErrorStreamCaptureUnsupported);
     }
     if (event->is_recorded) {
         vclock_join(&stream->clock, &event->clock);

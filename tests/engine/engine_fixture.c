@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/transport.h"
 
 enum {
     VOCAB = 11,
@@ -42,6 +43,62 @@ enum {
         .name = (key), .number = (value)                                       \
     }
 
+/* ---- devices ---- */
+
+int fixture_is_cuda(void)
+{
+    const char *kind = getenv("SLUICE_TEST_DEVICES");
+
+    return kind != NULL && strcmp(kind, "cuda") == 0;
+}
+
+static sl_precision_t precision(void)
+{
+    static const char *const names[] = {"f32", "tf32", "bf16", "f16"};
+    const char *name = getenv("SLUICE_TEST_PRECISION");
+    int i;
+
+    for (i = 0; name != NULL && i < 4; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return (sl_precision_t)i;
+        }
+    }
+    return SL_PRECISION_F32;
+}
+
+static sl_transport_t transport(void)
+{
+    const char *name = getenv("SLUICE_TEST_TRANSPORT");
+    int i;
+
+    for (i = 0; name != NULL && i < SL_TRANSPORT_N; i++) {
+        if (strcmp(sl_transport_name((sl_transport_t)i), name) == 0) {
+            return (sl_transport_t)i;
+        }
+    }
+    return SL_TRANSPORT_AUTO;
+}
+
+const char *fixture_spec(const sl_model_t *model, int n)
+{
+    static char spec[32];
+
+    (void)snprintf(spec, sizeof(spec), "%s:%d",
+                   model->kind == SL_DEVICE_KIND_CUDA ? "cuda" : "cpu", n);
+    return spec;
+}
+
+static sl_model_t *target(sl_model_t *model)
+{
+    if (fixture_is_cuda()) {
+        sl_assert_ok(
+            sl_model_set_precision(model, SL_DEVICE_KIND_CUDA, precision()));
+    }
+    return model;
+}
+
+/* ---- models ---- */
+
 static sl_model_t *create(const char *name, int channels, int side)
 {
     const int64_t image[] = {1, channels, side, side}, label[] = {1};
@@ -74,7 +131,7 @@ sl_model_t *fixture_gpt(void)
 
     sl_assert_ok(sl_model_build("gpt", attrs, sizeof(attrs) / sizeof(*attrs),
                                 &desc, &desc, &model));
-    return model;
+    return target(model);
 }
 
 static int add_conv_bn(sl_model_t *model, const char *name, int input, int skip,
@@ -105,7 +162,7 @@ sl_model_t *fixture_resnet(void)
     x = add(model, "global_avg_pool", "pool", x, NONE, NULL, 0);
     x = add(model, "linear", "fc", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return model;
+    return target(model);
 }
 
 sl_model_t *fixture_unet(void)
@@ -129,7 +186,7 @@ sl_model_t *fixture_unet(void)
     x = add(model, "dropout", "drop", x, NONE, ATTRS(N("p", 0.1)));
     x = add(model, "linear", "fc", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return model;
+    return target(model);
 }
 
 sl_model_t *fixture_mlp(void)
@@ -142,7 +199,7 @@ sl_model_t *fixture_mlp(void)
     x = add(model, "gelu", "gelu", x, NONE, NULL, 0);
     x = add(model, "linear", "fc2", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return model;
+    return target(model);
 }
 
 sl_batch_t fixture_batch(const sl_model_t *model, int rows, int step,
@@ -183,19 +240,29 @@ sl_batch_t fixture_batch(const sl_model_t *model, int rows, int step,
 void fixture_params(const fixture_run_t *run, sl_device_set_t **devices_p,
                     sl_engine_params_t *params)
 {
+    sl_assert_ok(fixture_try_params(run, devices_p, params));
+}
+
+sl_status_t fixture_try_params(const fixture_run_t *run,
+                               sl_device_set_t **devices_p,
+                               sl_engine_params_t *params)
+{
     static int even_cuts[65];
     sl_device_params_t device;
-    char spec[32];
+    sl_status_t status;
     int k;
 
-    (void)snprintf(spec, sizeof(spec), "cpu:%d", run->n_devices);
     sl_device_params_default(&device);
-    device.spec = spec;
+    device.spec = fixture_spec(run->model, run->n_devices);
     device.n_threads = 1;
     device.memory_bytes =
         run->memory_bytes > 0 ? run->memory_bytes : (size_t)1 << 30;
     device.host_bytes = run->host_bytes;
-    sl_assert_ok(sl_device_set_create(&device, devices_p));
+    if (run->n_gpu_ranks > 0) {
+        device.gpu_rank = run->gpu_rank;
+        device.n_gpu_ranks = run->n_gpu_ranks;
+    }
+    SL_TRY(status, sl_device_set_create(&device, devices_p), out);
     sl_engine_params_default(params);
     params->model = run->model;
     params->devices = *devices_p;
@@ -223,9 +290,15 @@ void fixture_params(const fixture_run_t *run, sl_device_set_t **devices_p,
     }
     params->batch_norm = run->batch_norm;
     params->not_finite = run->not_finite;
+    if (run->loss_scale_steps > 0) {
+        params->loss_scale_steps = run->loss_scale_steps;
+    }
+    params->transport = transport();
     params->check_replicas = 1;
     params->seed = 7;
     params->trace = 1;
+out:
+    return status;
 }
 
 void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,

@@ -14,6 +14,15 @@ enum {
     FIXTURE_MAX_STEPS = 16
 };
 
+/**
+ * With SLUICE_TEST_DEVICES=cuda in the environment the models here are made
+ * for CUDA devices, and with SLUICE_TEST_PRECISION of that precision; the
+ * devices of a run are of its model's kind.
+ */
+int fixture_is_cuda(void);
+/** N devices for the model; borrowed until the next call. */
+const char *fixture_spec(const sl_model_t *model, int n);
+
 /** A two-block transformer with dropout everywhere and a tied head; context
  *  6, vocabulary 11. */
 sl_model_t *fixture_gpt(void);
@@ -44,6 +53,8 @@ typedef struct fixture_run {
     size_t bucket_bytes; /**< 0 = the default */
     sl_batch_norm_mode_t batch_norm;
     sl_not_finite_t not_finite;
+    uint32_t loss_scale_steps; /**< 0 = the default */
+    int gpu_rank, n_gpu_ranks; /**< 0 = alone; as in sl_device_params_t */
 } fixture_run_t;
 
 typedef struct fixture_result {
@@ -59,6 +70,11 @@ fixture_result_t fixture_train(const fixture_run_t *run);
  *  are borrowed until the next call. */
 void fixture_params(const fixture_run_t *run, sl_device_set_t **devices_p,
                     sl_engine_params_t *params);
+
+/** The same, where creating the devices may fail. */
+SL_NODISCARD sl_status_t fixture_try_params(const fixture_run_t *run,
+                                            sl_device_set_t **devices_p,
+                                            sl_engine_params_t *params);
 
 /** As the engine would be made for `run`; the caller destroys both. */
 void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,

@@ -41,6 +41,7 @@ static char *make_text(void)
                              .epoch = 1,
                              .sample = 64,
                              .learning_rate = 0.1,
+                             .scale = {.factor = 4096.0, .n_good_steps = 7},
                              .loss = 2.5,
                              .validation_loss = (double)NAN,
                              .n_shards = 2,
@@ -60,6 +61,8 @@ static void check_sane(const sl_manifest_t *m)
 
     assert_true(m->n_shards <= SL_MANIFEST_MAX_SHARDS);
     assert_true(m->n_tensors <= SL_MANIFEST_MAX_TENSORS);
+    assert_true(m->scale.factor == 0.0 ||
+                (m->scale.factor >= 1.0 && m->scale.factor <= 16777216.0));
     for (s = 0; s < m->n_shards; s++) {
         const sl_manifest_shard_t *shard = &m->shards[s];
 
@@ -113,6 +116,7 @@ static void test_round_trip(void **state)
     sl_assert_ok(sl_manifest_parse("m", text, strlen(text), &m));
     assert_int_equal(m.step, 12);
     assert_true(isnan(m.validation_loss) && m.loss == 2.5);
+    assert_true(m.scale.factor == 4096.0 && m.scale.n_good_steps == 7);
     assert_string_equal(sl_manifest_setting(&m, "train.batch"), "32");
     assert_null(sl_manifest_setting(&m, "train.nothing"));
     sl_assert_ok(sl_manifest_format(&m, &again));

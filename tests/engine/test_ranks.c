@@ -547,7 +547,8 @@ static void body_plan(bed_member_t *member)
         const sl_memory_need_t *need =
             &plan.devices[member->rank * member->devices->n_devices + d];
 
-        (void)snprintf(name, sizeof(name), "%d/cpu:%d", member->rank, d);
+        (void)snprintf(name, sizeof(name), "%d/%s", member->rank,
+                       member->devices->devices[d].name);
         (void)MEMBER_CHECK(member, strcmp(need->name, name) == 0);
         (void)MEMBER_CHECK(member,
                            need->peak_bytes == report.devices[d].peak_bytes);

@@ -320,6 +320,45 @@ static void test_metrics(void **state)
     free(text);
 }
 
+static void test_loss_scale(void **state)
+{
+    const char *path = path_of("scale.jsonl");
+    sl_metrics_step_t record = metrics_step(0, 2.0);
+    const sl_progress_update_t update = {.loss = 2.0,
+                                         .n_units = 50.0,
+                                         .step_us = 500000.0,
+                                         .bubble = (double)NAN,
+                                         .loss_scale = 32768.0,
+                                         .n_skipped = 1,
+                                         .now_ns = SECOND};
+    sl_metrics_t *metrics = NULL;
+    sl_progress_params_t params;
+    screen_t screen;
+    char *text;
+
+    (void)state;
+    record.loss_scale = 32768.0;
+    record.n_skipped = 1;
+    sl_assert_ok(sl_metrics_open(path, 0, &metrics));
+    sl_metrics_write(metrics, &record);
+    record.loss_scale = 0.0;
+    sl_metrics_write(metrics, &record);
+    sl_assert_ok(sl_metrics_close(metrics));
+    text = content_of(path);
+    sl_assert_contains(text, "\"loss_scale\":32768.0,\"skipped_steps\":1}");
+    assert_int_equal(count_of(text, "loss_scale"), 1);
+    assert_int_equal(count_of(text, "\"skipped_steps\":1}"), 2);
+    free(text);
+    sl_progress_params_default(&params);
+    params.style = SL_PROGRESS_PLAIN;
+    params.n_steps = 9;
+    screen_init(&screen, &params);
+    sl_progress_update(screen.progress, &update);
+    sl_assert_contains(screen.text,
+                       "100 samples/s  scale 32768  skipped 1  eta");
+    screen_cleanup(&screen);
+}
+
 static void test_metrics_append(void **state)
 {
     const char *path = path_of("metrics.jsonl");
@@ -634,6 +673,7 @@ int main(void)
         sl_unit_test(test_progress_smooths),
         sl_unit_test(test_times),
         sl_unit_test(test_metrics),
+        sl_unit_test(test_loss_scale),
         sl_unit_test(test_metrics_append),
         sl_unit_test(test_metrics_failures),
         sl_unit_test(test_timeline),

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer on a CPU device with guarded, poisoned buffers. */
-#include <math.h>
+/* A layer on a device with guarded, poisoned buffers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/layers_internal.h"
+#include "tests/layers/layer_bed_cuda.h"
 #include "tests/layers/layer_check.h"
 
 enum {
@@ -12,101 +13,54 @@ enum {
     GUARD = 0xA5
 };
 
-sl_tensor_desc_t sl_f32(int n_dims, int64_t a, int64_t b, int64_t c, int64_t d)
+sl_device_kind_t sl_layer_bed_kind(void)
 {
-    const int64_t dims[SL_MAX_DIMS] = {a, b, c, d};
+    const char *kind = getenv("SLUICE_TEST_LAYER_KIND");
 
-    return sl_tensor_desc(SL_DTYPE_F32, n_dims, dims);
+    if (kind == NULL || strcmp(kind, "cpu") == 0) {
+        return SL_DEVICE_KIND_CPU;
+    }
+    assert_string_equal(kind, "cuda");
+    return SL_DEVICE_KIND_CUDA;
 }
 
-sl_tensor_desc_t sl_i32(int n_dims, int64_t a, int64_t b)
+sl_dtype_t sl_layer_bed_dtype(void)
 {
-    const int64_t dims[SL_MAX_DIMS] = {a, b, 1, 1};
+    static const struct {
+        const char *name;
+        sl_dtype_t dtype;
+    } dtypes[] = {
+        {"f32", SL_DTYPE_F32}, {"bf16", SL_DTYPE_BF16}, {"f16", SL_DTYPE_F16}};
+    const char *name = getenv("SLUICE_TEST_LAYER_DTYPE");
+    size_t i;
 
-    return sl_tensor_desc(SL_DTYPE_I32, n_dims, dims);
+    if (name == NULL || sl_layer_bed_kind() == SL_DEVICE_KIND_CPU) {
+        return SL_DTYPE_F32;
+    }
+    for (i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+        if (strcmp(dtypes[i].name, name) == 0) {
+            return dtypes[i].dtype;
+        }
+    }
+    fail_msg("no type of activations: %s", name);
+    return SL_DTYPE_F32;
 }
 
-sl_tensor_desc_t sl_blocked(int64_t batch, int64_t channels, int64_t height,
-                            int64_t width)
+/* An input as the device has it. */
+static sl_tensor_desc_t device_desc(const sl_layer_check_t *check, int i)
 {
-    sl_tensor_desc_t desc = sl_f32(4, batch, channels, height, width);
+    sl_tensor_desc_t desc = check->inputs[i];
 
-    desc.layout = SL_LAYOUT_BLOCKED;
+    if (sl_layer_bed_kind() == SL_DEVICE_KIND_CPU) {
+        return desc;
+    }
+    if (desc.layout == SL_LAYOUT_BLOCKED) {
+        desc.layout = SL_LAYOUT_CHANNELS_LAST;
+    }
+    if (desc.dtype == SL_DTYPE_F32 && !check->is_data) {
+        desc.dtype = sl_layer_bed_dtype();
+    }
     return desc;
-}
-
-/* Offset in floats of a plain image index in the blocked layout. */
-static size_t blocked_offset(const sl_tensor_desc_t *desc, int64_t i)
-{
-    const int64_t block = sl_channel_block();
-    const int64_t pixels = desc->dims[2] * desc->dims[3];
-    const int64_t pixel = i % pixels;
-    const int64_t channel = i / pixels % desc->dims[1];
-    const int64_t image = i / pixels / desc->dims[1];
-
-    return (size_t)(image * sl_padded_channels(desc) * pixels +
-                    channel / block * block * pixels + pixel * block +
-                    channel % block);
-}
-
-void sl_layer_to_tensor(const sl_tensor_desc_t *desc, const float *plain,
-                        void *tensor)
-{
-    const int64_t n = sl_tensor_elements(desc);
-    int64_t i;
-
-    memset(tensor, 0, sl_tensor_bytes(desc));
-    for (i = 0; i < n; i++) {
-        if (desc->dtype == SL_DTYPE_I32) {
-            ((int32_t *)tensor)[i] = (int32_t)plain[i];
-        } else if (desc->dtype == SL_DTYPE_F64) {
-            ((double *)tensor)[i] = (double)plain[i];
-        } else if (desc->layout == SL_LAYOUT_BLOCKED) {
-            ((float *)tensor)[blocked_offset(desc, i)] = plain[i];
-        } else {
-            ((float *)tensor)[i] = plain[i];
-        }
-    }
-}
-
-static void check_padding(const sl_tensor_desc_t *desc, const float *tensor)
-{
-    const int64_t block = sl_channel_block();
-    const int64_t pixels = desc->dims[2] * desc->dims[3];
-    const int64_t padded = sl_padded_channels(desc);
-    int64_t i;
-
-    for (i = 0; i < desc->dims[0] * padded * pixels; i++) {
-        const int64_t group = i / (block * pixels) % (padded / block);
-
-        if (group * block + i % block >= desc->dims[1] && tensor[i] != 0.0f) {
-            (void)fprintf(stderr, "channel padding at %lld is %g, not 0\n",
-                          (long long)i, (double)tensor[i]);
-            fail();
-        }
-    }
-}
-
-void sl_layer_from_tensor(const sl_tensor_desc_t *desc, const void *tensor,
-                          float *plain)
-{
-    const int64_t n = sl_tensor_elements(desc);
-    int64_t i;
-
-    if (desc->layout == SL_LAYOUT_BLOCKED) {
-        check_padding(desc, tensor);
-    }
-    for (i = 0; i < n; i++) {
-        if (desc->dtype == SL_DTYPE_I32) {
-            plain[i] = (float)((const int32_t *)tensor)[i];
-        } else if (desc->dtype == SL_DTYPE_F64) {
-            plain[i] = (float)((const double *)tensor)[i];
-        } else if (desc->layout == SL_LAYOUT_BLOCKED) {
-            plain[i] = ((const float *)tensor)[blocked_offset(desc, i)];
-        } else {
-            plain[i] = ((const float *)tensor)[i];
-        }
-    }
 }
 
 void *sl_layer_bed_buffer(sl_layer_bed_t *bed, size_t bytes)
@@ -114,8 +68,7 @@ void *sl_layer_bed_buffer(sl_layer_bed_t *bed, size_t bytes)
     sl_mem_block_t *block = NULL;
     char *base;
 
-    assert_true((size_t)bed->n_blocks <
-                sizeof(bed->blocks) / sizeof(bed->blocks[0]));
+    assert_true(bed->n_blocks < SL_LAYER_BED_MAX_BLOCKS);
     sl_assert_ok(sl_mem_alloc(bed->devices->devices[0].mem,
                               SL_MEM_CLASS_ACTIVATION, bytes + 2 * GUARD_BYTES,
                               &block));
@@ -124,6 +77,11 @@ void *sl_layer_bed_buffer(sl_layer_bed_t *bed, size_t bytes)
     memset(base, GUARD, GUARD_BYTES);
     memset(base + GUARD_BYTES, 0xFF, bytes);
     memset(base + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
+#if SL_HAVE_CUDA
+    if (bed->cuda != NULL) {
+        sl_bed_cuda_add(bed);
+    }
+#endif
     return base + GUARD_BYTES;
 }
 
@@ -178,19 +136,27 @@ static void fill_input(const sl_layer_check_t *check, int i, float *plain)
     }
 }
 
+/* ... and plain becomes what the tensor holds. */
+static void to_tensor_rounded(const sl_tensor_desc_t *desc, float *plain,
+                              void *tensor)
+{
+    sl_layer_to_tensor(desc, plain, tensor);
+    sl_layer_from_tensor(desc, tensor, plain);
+}
+
 static void make_inputs(sl_layer_bed_t *bed, const sl_layer_check_t *check)
 {
     int i;
 
     for (i = 0; i < check->n_inputs; i++) {
-        const sl_tensor_desc_t *desc = &check->inputs[i];
+        const sl_tensor_desc_t *desc = &bed->plan.in[i];
         void *tensor = sl_layer_bed_buffer(bed, sl_tensor_bytes(desc));
 
         bed->plain_in[i] = new_floats(sl_tensor_elements(desc));
         fill_input(check, i, bed->plain_in[i]);
-        sl_layer_to_tensor(desc, bed->plain_in[i], tensor);
+        to_tensor_rounded(desc, bed->plain_in[i], tensor);
         bed->run.in[i] = tensor;
-        if (desc->dtype == SL_DTYPE_F32) {
+        if (sl_is_real(desc) && bed->layer->inputs[i] >= 0) {
             bed->run.din[i] = sl_layer_bed_buffer(bed, sl_tensor_bytes(desc));
         }
     }
@@ -223,7 +189,16 @@ static void make_param(sl_layer_bed_t *bed, int p)
                                                   : 0.5f * plain[k];
         }
     }
-    sl_assert_ok(sl_layer_param_pack(bed->layer, SL_DEVICE_KIND_CPU, p, plain,
+    if (sl_layer_bed_dtype() != SL_DTYPE_F32) {
+        /* so that kernels that compute with 16 bits see the same values */
+        sl_tensor_desc_t desc = param->desc;
+        void *rounded = new_floats(n);
+
+        desc.dtype = sl_layer_bed_dtype();
+        to_tensor_rounded(&desc, plain, rounded);
+        free(rounded);
+    }
+    sl_assert_ok(sl_layer_param_pack(bed->layer, bed->plan.kind, p, plain,
                                      bed->run.param[p]));
 }
 
@@ -243,7 +218,7 @@ static void make_outputs(sl_layer_bed_t *bed)
 
         bed->plain_dout = new_floats(sl_tensor_elements(out));
         sl_rng_normal(&rng, bed->plain_dout, (size_t)sl_tensor_elements(out));
-        sl_layer_to_tensor(out, bed->plain_dout, dout);
+        to_tensor_rounded(out, bed->plain_dout, dout);
         bed->run.dout = dout;
     }
 }
@@ -256,11 +231,19 @@ void sl_layer_bed_init(sl_layer_bed_t *bed, const sl_layer_check_t *check,
                             .name = "checked",
                             .n_inputs = check->n_inputs,
                             .attrs = check->attrs};
+    const sl_device_kind_t kind = sl_layer_bed_kind();
     sl_device_params_t params;
+    sl_tensor_desc_t in[SL_LAYER_MAX_INPUTS];
     sl_tensor_desc_t out;
     int p;
 
     memset(bed, 0, sizeof(*bed));
+    for (p = 0; p < check->n_inputs; p++) {
+        in[p] = device_desc(check, p);
+        if (check->is_data && kind != SL_DEVICE_KIND_CPU) {
+            spec.inputs[p] = SL_INPUT_DATA;
+        }
+    }
     while (spec.n_attrs < n_max && check->attrs[spec.n_attrs].name != NULL) {
         spec.n_attrs++;
     }
@@ -272,9 +255,15 @@ void sl_layer_bed_init(sl_layer_bed_t *bed, const sl_layer_check_t *check,
     params.bind = 0;
     sl_assert_ok(sl_device_set_create(&params, &bed->devices));
     sl_assert_ok(sl_layer_create(&spec, 5, check->inputs, &bed->layer, &out));
-    sl_assert_ok(sl_layer_plan_init(&bed->plan, bed->layer, SL_DEVICE_KIND_CPU,
-                                    n_threads, !check->is_evaluation,
-                                    check->inputs));
+    if (kind != SL_DEVICE_KIND_CPU) {
+        sl_assert_ok(
+            sl_layer_target(bed->layer, kind, sl_layer_bed_dtype(), in, &out));
+#if SL_HAVE_CUDA
+        bed->cuda = sl_bed_cuda_create();
+#endif
+    }
+    sl_assert_ok(sl_layer_plan_init(&bed->plan, bed->layer, kind, n_threads,
+                                    !check->is_evaluation, in));
     assert_true(sl_tensor_desc_is_equal(&out, &bed->plan.out));
     bed->run.plan = &bed->plan;
     bed->run.step = (sl_step_info_t){.seed = 7,
@@ -308,14 +297,37 @@ void sl_layer_bed_cleanup(sl_layer_bed_t *bed)
     sl_layer_plan_cleanup(&bed->plan);
     sl_layer_destroy(bed->layer);
     sl_device_set_destroy(bed->devices);
+#if SL_HAVE_CUDA
+    if (bed->cuda != NULL) {
+        sl_bed_cuda_destroy(bed->cuda);
+    }
+#endif
     memset(bed, 0, sizeof(*bed));
+}
+
+typedef struct bed_op {
+    const sl_layer_bed_t *bed;
+    sl_op_fn fn;
+} bed_op_t;
+
+static sl_status_t run_on_device(const void *args, void *stream)
+{
+    const bed_op_t *op = args;
+
+#if SL_HAVE_CUDA
+    if (op->bed->cuda != NULL) {
+        return sl_bed_cuda_run(op->bed, op->fn);
+    }
+#endif
+    return op->fn(&op->bed->run, stream);
 }
 
 static sl_status_t run_op(sl_layer_bed_t *bed, sl_op_fn fn)
 {
     sl_op_manager_t *ops = bed->devices->devices[0].ops;
+    const bed_op_t args = {bed, fn};
     const sl_op_t op = {
-        .fn = fn, .args_bytes = sizeof(bed->run), .args = &bed->run};
+        .fn = run_on_device, .args_bytes = sizeof(args), .args = &args};
     uint64_t ticket;
     sl_status_t status;
 

@@ -62,13 +62,35 @@ static double tolerance_of(const context_t *c, int is_gradient)
     return c->check->tolerance > 0 ? c->check->tolerance : 2e-5;
 }
 
-static void check_value(const context_t *c, const char *what, int index,
-                        int64_t i, double got, double want, double tolerance)
+/* Largest error of a value of this type: of the computation, of its result's
+ * rounding (f16 has the fixed step 2^-24 near 0), and of values within. */
+static double allowed(const context_t *c, double want, double tolerance,
+                      sl_dtype_t dtype)
 {
-    if (!(fabs(got - want) <= tolerance * (1 + fabs(want)))) {
+    return tolerance * (1 + fabs(want)) +
+           1.01 * sl_dtype_rounding(dtype) * fabs(want) +
+           (dtype == SL_DTYPE_F16 ? 0x1p-24 : 0) +
+           c->check->roundings * sl_dtype_rounding(sl_layer_bed_dtype()) *
+               (1 + fabs(want));
+}
+
+/* Something to compare: an element of a tensor of this type. */
+typedef struct value {
+    const char *what;
+    int index;
+    sl_dtype_t dtype;
+    int64_t i;
+    double got;
+} value_t;
+
+static void check_value(const context_t *c, const value_t *value, double want,
+                        double tolerance)
+{
+    if (!(fabs(value->got - want) <=
+          allowed(c, want, tolerance, value->dtype))) {
         (void)fprintf(stderr, "element %lld: got %.9g, want %.9g\n",
-                      (long long)i, got, want);
-        failed(c, what, index);
+                      (long long)value->i, value->got, want);
+        failed(c, value->what, value->index);
     }
 }
 
@@ -109,27 +131,39 @@ static double objective(context_t *c)
     return sum;
 }
 
-static double difference(context_t *c, double *x, double h)
+/* (f(x + h) - f(x - h)) / 2h; to the sides alone: h on one side is 0. */
+static double difference(context_t *c, double *x, double above, double below)
 {
     const double value = *x;
-    double above, below;
+    double high, low;
 
-    *x = value + h;
-    above = objective(c);
-    *x = value - h;
-    below = objective(c);
+    *x = value + above;
+    high = objective(c);
+    *x = value - below;
+    low = objective(c);
     *x = value;
-    return (above - below) / (2 * h);
+    return (high - low) / (above + below);
+}
+
+/* Whether the slope jumps near x. */
+static int is_kink(context_t *c, double *x, double slope, double tolerance)
+{
+    const double size = 1 + fabs(slope);
+
+    return fabs(difference(c, x, 1e-5, 1e-5) - slope) >
+               0.1 * tolerance * size ||
+           fabs(difference(c, x, 1e-4, 0) - difference(c, x, 0, 1e-4)) >
+               1e-3 * size;
 }
 
 /* Compare a plain gradient with central differences of the objective. */
-static void check_gradient(context_t *c, const char *what, int index,
-                           const float *got, double *x, int64_t n)
+static void check_gradient(context_t *c, value_t value, const float *got,
+                           double *x, int64_t n)
 {
     const int64_t n_positions =
         c->check->n_positions > 0 ? c->check->n_positions : 24;
     const double tolerance = tolerance_of(c, 1);
-    const sl_rng_t rng = sl_rng_at(77, (uint32_t)index, 0, 0, 101);
+    const sl_rng_t rng = sl_rng_at(77, (uint32_t)value.index, 0, 0, 101);
     int64_t k;
 
     for (k = 0; k < n && k < n_positions; k++) {
@@ -142,12 +176,13 @@ static void check_gradient(context_t *c, const char *what, int index,
                     ? n - 1
                     : (int64_t)sl_rng_below(&rng, (uint64_t)k, (uint64_t)n);
         }
-        want = difference(c, &x[i], 1e-4);
-        if (c->check->is_kinked && fabs(difference(c, &x[i], 1e-5) - want) >
-                                       0.1 * tolerance * (1 + fabs(want))) {
+        want = difference(c, &x[i], 1e-4, 1e-4);
+        if (c->check->is_kinked && is_kink(c, &x[i], want, tolerance)) {
             continue;
         }
-        check_value(c, what, index, i, (double)got[i], want, tolerance);
+        value.i = i;
+        value.got = (double)got[i];
+        check_value(c, &value, want, tolerance);
     }
 }
 
@@ -255,8 +290,12 @@ static void check_forward(context_t *c)
     sl_layer_from_tensor(&bed->plan.out, bed->run.out, got);
     run_reference(c);
     for (i = 0; i < n; i++) {
-        check_value(c, "output", 0, i, (double)got[i], c->out[i],
-                    tolerance_of(c, 0));
+        check_value(c,
+                    &(value_t){.what = "output",
+                               .dtype = bed->plan.out.dtype,
+                               .i = i,
+                               .got = (double)got[i]},
+                    c->out[i], tolerance_of(c, 0));
     }
     free(got);
     c->first.out = copy_of(bed->run.out, sl_tensor_bytes(&bed->plan.out));
@@ -288,7 +327,8 @@ static void check_din(context_t *c, int i)
 
     assert_non_null(got);
     sl_layer_from_tensor(desc, bed->run.din[i], got);
-    check_gradient(c, "gradient of input", i, got, c->in[i], n);
+    check_gradient(c, (value_t){"gradient of input", i, desc->dtype, 0, 0}, got,
+                   c->in[i], n);
     free(got);
     if ((bed->plan.passes_gradient >> i & 1) != 0 &&
         memcmp(bed->run.din[i], bed->run.dout, sl_tensor_bytes(desc)) != 0) {
@@ -303,7 +343,7 @@ static float *grad_of(context_t *c, int p)
         calloc((size_t)sl_tensor_elements(&param->desc) + 1, sizeof(*got));
 
     assert_non_null(got);
-    sl_assert_ok(sl_layer_param_unpack(c->bed.layer, SL_DEVICE_KIND_CPU, p,
+    sl_assert_ok(sl_layer_param_unpack(c->bed.layer, c->bed.plan.kind, p,
                                        c->bed.run.grad[p], got));
     return got;
 }
@@ -326,7 +366,9 @@ static void check_added_gradients(context_t *c)
         int64_t i;
 
         for (i = 0; twice != NULL && i < n; i++) {
-            check_value(c, "added gradient of param", p, i, (double)twice[i],
+            check_value(c,
+                        &(value_t){"added gradient of param", p, SL_DTYPE_F32,
+                                   i, (double)twice[i]},
                         2.0 * (double)once[p][i], 2e-5);
         }
         free(twice);
@@ -351,14 +393,19 @@ static void check_prev(context_t *c, int i)
     assert_true(plain != NULL && alone != NULL && got != NULL);
     sl_rng_normal(&rng, plain, (size_t)n);
     sl_layer_to_tensor(desc, plain, prev);
+    sl_layer_from_tensor(desc, prev, plain); /* rounded */
     sl_layer_from_tensor(desc, c->first.dins[i], alone);
     bed->run.din_prev[i] = prev;
     poison_gradients(c);
     sl_assert_ok(sl_layer_bed_backward(bed));
     sl_layer_from_tensor(desc, bed->run.din[i], got);
     for (k = 0; k < n; k++) {
-        check_value(c, "gradient + earlier one, input", i, k, (double)got[k],
-                    (double)alone[k] + (double)plain[k], 2e-5);
+        /* alone is rounded, and maybe once more before the sum */
+        check_value(c,
+                    &(value_t){"gradient + earlier one, input", i, desc->dtype,
+                               k, (double)got[k]},
+                    (double)alone[k] + (double)plain[k],
+                    2e-5 + 2 * sl_dtype_rounding(desc->dtype));
     }
     sum = copy_of(bed->run.din[i], sl_tensor_bytes(desc));
     poison_gradients(c);
@@ -437,8 +484,9 @@ static void check_backward(context_t *c)
 
             c->first.grads[i] =
                 copy_of(bed->run.grad[i], bed->layer->params[i].storage_bytes);
-            check_gradient(c, "gradient of param", i, got, c->param[i],
-                           sl_tensor_elements(&bed->layer->params[i].desc));
+            check_gradient(
+                c, (value_t){"gradient of param", i, SL_DTYPE_F32, 0, 0}, got,
+                c->param[i], sl_tensor_elements(&bed->layer->params[i].desc));
             free(got);
         }
     }
@@ -478,7 +526,7 @@ static void check_cost(context_t *c)
 {
     sl_layer_cost_t cost;
 
-    sl_assert_ok(sl_layer_cost(c->bed.layer, c->check->inputs, &cost));
+    sl_assert_ok(sl_layer_cost(c->bed.layer, c->bed.plan.in, &cost));
     assert_true(cost.forward_flops >= 0 && isfinite(cost.forward_flops));
     assert_true(cost.backward_flops >= 0 && isfinite(cost.backward_flops));
     assert_true(cost.forward_bytes > 0 && isfinite(cost.forward_bytes));
@@ -488,9 +536,10 @@ static void check_cost(context_t *c)
 
 void sl_layer_check(const sl_layer_check_t *check)
 {
+    const int n_threads_max = sl_layer_bed_kind() == SL_DEVICE_KIND_CPU ? 2 : 1;
     int n_threads, i;
 
-    for (n_threads = 1; n_threads <= 2; n_threads++) {
+    for (n_threads = 1; n_threads <= n_threads_max; n_threads++) {
         context_t c = {.check = check};
 
         sl_layer_bed_init(&c.bed, check, n_threads);

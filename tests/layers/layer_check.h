@@ -15,6 +15,13 @@
  *  - a NULL din or grad leaves the other results as they were;
  *  - a recomputed forward gives the same output and no new statistics;
  *  - backward gets only what the plan keeps (other pointers are NULL).
+ *
+ * With SLUICE_TEST_LAYER_KIND=cuda in the environment all of it runs on a
+ * CUDA device, with activations of SLUICE_TEST_LAYER_DTYPE (f32, bf16, f16):
+ * real inputs become that type, blocked images channels-last ones. Plain
+ * values are then what the tensors hold, rounded; tolerances grow by the
+ * roundings of outputs. Addresses in a run are of host memory there too: a
+ * run takes all buffers to the device and back.
  */
 #ifndef SL_TESTS_LAYERS_LAYER_CHECK_H
 #define SL_TESTS_LAYERS_LAYER_CHECK_H
@@ -54,14 +61,22 @@ typedef struct sl_layer_check {
     const float *values[SL_LAYER_MAX_INPUTS];
     int is_evaluation; /**< forward only, in evaluation mode */
     int n_positions;   /**< gradient positions a tensor; default 24 */
-    int is_kinked;     /**< skip positions where the central differences of
-                            two widths disagree (max, relu near 0) */
+    int is_kinked;     /**< skip positions where the differences of two widths,
+                            or to both sides, disagree (max, relu near 0) */
+    int is_data;       /**< the inputs are the batch's: f32 on every device,
+                            no gradient on CUDA devices */
+    double roundings;  /**< of values within the layer to the activations'
+                            type, beside those of its results; default 0 */
 } sl_layer_check_t;
 
 /** Run all checks; a failure fails the cmocka test, saying where. */
 void sl_layer_check(const sl_layer_check_t *check);
 
 /* ---- the pieces, for tests of one's own ---- */
+
+enum {
+    SL_LAYER_BED_MAX_BLOCKS = 64
+};
 
 /** A layer on a device with all its buffers (host addresses, guarded). */
 typedef struct sl_layer_bed {
@@ -72,9 +87,14 @@ typedef struct sl_layer_bed {
     float *plain_in[SL_LAYER_MAX_INPUTS];    /**< owned; i32 as floats */
     float *plain_param[SL_LAYER_MAX_PARAMS]; /**< owned */
     float *plain_dout;                       /**< owned; NULL for a loss */
-    sl_mem_block_t *blocks[64];
+    sl_mem_block_t *blocks[SL_LAYER_BED_MAX_BLOCKS];
     int n_blocks;
+    struct sl_bed_cuda *cuda; /**< NULL on a CPU device */
 } sl_layer_bed_t;
+
+/** Kind of the bed's device, and type of its activations. */
+sl_device_kind_t sl_layer_bed_kind(void);
+sl_dtype_t sl_layer_bed_dtype(void);
 
 /** Build it: random values from a fixed seed; step: seed 7, step 3,
  *  micro-batch 2, training unless is_evaluation, first forward and backward,
@@ -98,6 +118,10 @@ void sl_layer_to_tensor(const sl_tensor_desc_t *desc, const float *plain,
                         void *tensor);
 void sl_layer_from_tensor(const sl_tensor_desc_t *desc, const void *tensor,
                           float *plain);
+/** Place in memory of the element with this plain index. */
+size_t sl_layer_offset(const sl_tensor_desc_t *desc, int64_t i);
+/** Relative error of one rounding to the type; f32 counts as exact. */
+double sl_dtype_rounding(sl_dtype_t dtype);
 
 /** The i-th input desc made quickly: f32, i32, or blocked f32 image. */
 sl_tensor_desc_t sl_f32(int n_dims, int64_t a, int64_t b, int64_t c, int64_t d);

@@ -16,18 +16,21 @@ static int is_kept(const sl_layer_reference_t *args, double p, uint64_t index)
 static double dropout; /* of the check that runs */
 static int relu;
 
-/* dropout: plain tensors only */
+/* The number of an element has the index of its place in a CPU's memory;
+ * inputs draw whole runs of 256. */
 static void reference(const sl_layer_reference_t *args)
 {
     const int64_t n = sl_tensor_elements(args->out_desc);
-    const int64_t stream = (n + 255) / 256 * 256;
+    const int64_t places = (int64_t)(sl_tensor_bytes(args->in_desc) / 4);
+    const int64_t stream = (places + 255) / 256 * 256;
     int64_t i;
     int k;
 
     for (i = 0; i < n; i++) {
         args->out[i] = args->in[0][i];
         for (k = 1; k < args->layer->n_inputs; k++) {
-            const uint64_t index = (uint64_t)((k - 1) * stream + i);
+            const uint64_t index = (uint64_t)((k - 1) * stream) +
+                                   sl_layer_offset(args->in_desc, i);
             double x = args->in[k][i];
 
             if (dropout > 0 && args->step->is_training) {
@@ -81,6 +84,8 @@ static void branches_are_dropped(void **state)
         for (has_relu = 0; has_relu < 2; has_relu++) {
             check(n, sl_f32(3, 2, 3, 7, 1), 0.3, has_relu, 0);
             check(n, sl_f32(2, 33, 1001, 1, 1), 0.3, has_relu, 0);
+            check(n, sl_blocked(2, 5, 3, 3), 0.3, has_relu, 0);
+            check(n, sl_blocked(2, 20, 3, 3), 0.3, has_relu, 0);
         }
     }
 }

@@ -249,7 +249,7 @@ static void test_storage_round_trip(void **state)
         n = (size_t)sl_tensor_elements(&param->desc);
         back = calloc(n, sizeof(*back));
         assert_non_null(back);
-        sl_assert_ok(sl_layer_param_unpack(bed.layer, SL_DEVICE_KIND_CPU, 0,
+        sl_assert_ok(sl_layer_param_unpack(bed.layer, bed.plan.kind, 0,
                                            bed.run.param[0], back));
         assert_memory_equal(back, bed.plain_param[0], n * sizeof(*back));
         for (k = 0; k < param->storage_bytes / sizeof(float); k++) {
@@ -306,10 +306,10 @@ static void test_gradient_padding_is_zero(void **state)
     for (round = 0; round < 2; round++) {
         bed.run.step.is_first_backward = round == 0;
         sl_assert_ok(sl_layer_bed_backward(&bed));
-        sl_assert_ok(sl_layer_param_unpack(bed.layer, SL_DEVICE_KIND_CPU, 0,
+        sl_assert_ok(sl_layer_param_unpack(bed.layer, bed.plan.kind, 0,
                                            bed.run.grad[0], plain));
-        sl_assert_ok(sl_layer_param_pack(bed.layer, SL_DEVICE_KIND_CPU, 0,
-                                         plain, again));
+        sl_assert_ok(
+            sl_layer_param_pack(bed.layer, bed.plan.kind, 0, plain, again));
         for (k = 0; k < n / sizeof(float); k++) {
             assert_true(again[k] == ((const float *)bed.run.grad[0])[k]);
         }

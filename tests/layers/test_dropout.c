@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/layers/layer_check.h"
@@ -16,7 +17,8 @@ static int is_kept(const sl_layer_reference_t *args, double p, uint64_t index)
 
 static double p; /* of the check that runs */
 
-/* plain tensors only: there the number of an element is its index */
+/* The number of an element has the index of its place in a CPU's memory,
+ * whatever the device. */
 static void reference(const sl_layer_reference_t *args)
 {
     const int64_t n = sl_tensor_elements(args->out_desc);
@@ -25,7 +27,9 @@ static void reference(const sl_layer_reference_t *args)
     for (i = 0; i < n; i++) {
         args->out[i] = args->in[0][i];
         if (args->step->is_training) {
-            args->out[i] *= is_kept(args, p, (uint64_t)i) ? 1 / (1 - p) : 0;
+            const size_t place = sl_layer_offset(args->in_desc, i);
+
+            args->out[i] *= is_kept(args, p, place) ? 1 / (1 - p) : 0;
         }
     }
 }
@@ -41,7 +45,7 @@ static void check(double probability, sl_tensor_desc_t shape, int evaluation)
                                        .reference = reference});
 }
 
-static void plain_masks_follow_the_generator(void **state)
+static void masks_follow_the_generator(void **state)
 {
     const double ps[] = {0, 0.1, 0.5, 0.999};
     size_t i;
@@ -53,6 +57,9 @@ static void plain_masks_follow_the_generator(void **state)
         check(ps[i], sl_f32(3, 5, 3, 91, 1), 0);
         check(ps[i], sl_f32(4, 2, 3, 5, 7), 0);
         check(ps[i], sl_f32(2, 41, 1001, 1, 1), 0);
+        check(ps[i], sl_blocked(2, 3, 5, 7), 0);
+        check(ps[i], sl_blocked(1, 40, 3, 3), 0);
+        check(ps[i], sl_blocked(3, 33, 1, 2), 0);
     }
 }
 
@@ -110,16 +117,19 @@ static void the_address_decides(void **state)
                                       .n_inputs = 1,
                                       .inputs = {sl_f32(2, 1, N, 1, 1)}};
     sl_layer_bed_t bed;
-    float *first;
+    void *first;
+    float *out = calloc(N, sizeof(*out));
     int round, i, n_zero = 0;
 
     (void)state;
+    assert_non_null(out);
     sl_layer_bed_init(&bed, &checked, 1);
-    first = sl_layer_bed_buffer(&bed, N * sizeof(float));
+    first = sl_layer_bed_buffer(&bed, sl_tensor_bytes(&bed.plan.out));
     sl_assert_ok(sl_layer_bed_forward(&bed));
-    memcpy(first, bed.run.out, N * sizeof(float));
+    memcpy(first, bed.run.out, sl_tensor_bytes(&bed.plan.out));
+    sl_layer_from_tensor(&bed.plan.out, first, out);
     for (i = 0; i < N; i++) {
-        n_zero += first[i] == 0;
+        n_zero += out[i] == 0;
     }
     assert_in_range(n_zero, N / 4 - 700, N / 4 + 700);
     for (round = 0; round < 3; round++) {
@@ -129,16 +139,18 @@ static void the_address_decides(void **state)
         bed.run.step.step += round == 1;
         bed.run.step.micro_batch += round == 2;
         sl_assert_ok(sl_layer_bed_forward(&bed));
-        assert_memory_not_equal(first, bed.run.out, N * sizeof(float));
+        assert_memory_not_equal(first, bed.run.out,
+                                sl_tensor_bytes(&bed.plan.out));
         bed.run.step = step;
     }
     sl_layer_bed_cleanup(&bed);
+    free(out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        sl_unit_test(plain_masks_follow_the_generator),
+        sl_unit_test(masks_follow_the_generator),
         sl_unit_test(evaluation_changes_nothing),
         sl_unit_test(blocked_padding_stays_zero),
         sl_unit_test(threads_draw_the_same_mask),

@@ -24,6 +24,29 @@ static void check_attrs(const sl_attr_def_t *def, size_t attrs_bytes)
     }
 }
 
+static void check_kernels(const sl_layer_kernels_t *kernels)
+{
+    assert_non_null(kernels);
+    assert_int_equal(kernels->size, sizeof(sl_layer_kernels_t));
+    assert_true(kernels->plan != NULL && kernels->forward != NULL);
+    assert_true((kernels->param_pack == NULL) ==
+                (kernels->param_unpack == NULL));
+}
+
+#if SL_HAVE_CUDA
+/* What is to differentiate, and what is kept up, is the layer's. */
+static void check_like(const sl_layer_kernels_t *cuda,
+                       const sl_layer_kernels_t *cpu)
+{
+    if (cuda->size == 0) {
+        return; /* layers/cuda/missing.c */
+    }
+    check_kernels(cuda);
+    assert_true((cuda->backward == NULL) == (cpu->backward == NULL));
+    assert_true((cuda->finish_batch == NULL) == (cpu->finish_batch == NULL));
+}
+#endif
+
 static void registry_is_complete(void **state)
 {
     const sl_layer_ops_t *ops;
@@ -41,10 +64,10 @@ static void registry_is_complete(void **state)
         assert_in_range(ops->n_inputs_max, ops->n_inputs_min,
                         SL_LAYER_MAX_INPUTS);
         check_attrs(ops->attr_defs, ops->attrs_bytes);
-        assert_non_null(cpu);
-        assert_int_equal(cpu->size, sizeof(sl_layer_kernels_t));
-        assert_true(cpu->plan != NULL && cpu->forward != NULL);
-        assert_true((cpu->param_pack == NULL) == (cpu->param_unpack == NULL));
+        check_kernels(cpu);
+#if SL_HAVE_CUDA
+        check_like(ops->kernels[SL_DEVICE_KIND_CUDA], cpu);
+#endif
         assert_ptr_equal(sl_layer_find(ops->name), ops);
         for (k = 0; k < i; k++) {
             assert_string_not_equal(sl_layer_builtin(k)->name, ops->name);

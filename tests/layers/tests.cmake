@@ -1,4 +1,8 @@
-add_library(sl_layer_check STATIC layers/layer_bed.c layers/layer_check.c)
+add_library(sl_layer_check STATIC layers/layer_bed.c layers/layer_check.c
+    layers/layer_tensor.c)
+if(SL_HAVE_CUDA)
+    target_sources(sl_layer_check PRIVATE layers/layer_bed_cuda.c)
+endif()
 set_target_properties(sl_layer_check PROPERTIES C_EXTENSIONS OFF)
 target_link_libraries(sl_layer_check PUBLIC sl_test_support sl_layers
     PRIVATE $<BUILD_INTERFACE:sl_warnings>)
@@ -12,6 +16,14 @@ endforeach()
 sl_test(layers dnnl WRAP_ALLOC LINK sl_layer_check)
 sl_test(layers model WRAP_ALLOC LINK sl_layer_check)
 sl_test(layers model_config WRAP_ALLOC LINK sl_layer_check)
+
+if(SL_HAVE_CUDA)
+    sl_test(layers cuda LINK sl_layer_check)
+    set_tests_properties(layers.cuda PROPERTIES LABELS cuda)
+    if(NOT SL_CUDA STREQUAL "STANDIN")
+        set_tests_properties(layers.cuda PROPERTIES LABELS gpu)
+    endif()
+endif()
 
 # Once more with blocks of 8 channels, as on processors without AVX-512.
 foreach(name conv2d batch_norm pool concat upsample2d flatten)

@@ -537,7 +537,7 @@ static int bench(void)
     uint64_t start_ns;
     int i;
 
-    sl_op_manager_params_default(&params);
+    ops_bed_params(&params);
     if (sl_op_manager_create(&params, &manager) != SL_OK) {
         return 1;
     }

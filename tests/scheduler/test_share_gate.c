@@ -22,15 +22,6 @@ static sl_status_t spin_op(const void *args, void *stream)
     return SL_OK;
 }
 
-static sl_status_t nap_op(const void *args, void *stream)
-{
-    const struct timespec nap = {.tv_nsec = (long)*(const uint64_t *)args};
-
-    (void)stream;
-    (void)nanosleep(&nap, NULL);
-    return SL_OK;
-}
-
 static sl_status_t submit(sl_op_manager_t *manager, sl_op_fn fn, uint64_t ns,
                           uint64_t *ticket_p)
 {
@@ -50,8 +41,7 @@ static sl_op_manager_t *bound_manager(int n_threads, const int *core)
     sl_op_manager_params_t params;
     sl_op_manager_t *manager = NULL;
 
-    sl_op_manager_params_default(&params);
-    params.name = "bed:0";
+    ops_bed_params(&params);
     params.ring_ops = 16;
     params.n_threads = n_threads;
     params.cores = core;
@@ -403,6 +393,17 @@ static void every_moment_is_counted_once(void **state)
     sl_op_manager_destroy(manager);
 }
 
+#if !SL_TESTS_SCHEDULER_CUDA
+
+static sl_status_t nap_op(const void *args, void *stream)
+{
+    const struct timespec nap = {.tv_nsec = (long)*(const uint64_t *)args};
+
+    (void)stream;
+    (void)nanosleep(&nap, NULL);
+    return SL_OK;
+}
+
 /* A core that others had meanwhile is not charged; where the kernel has more
  * threads than the one that is asked, the time that passed is. */
 static void the_charge_is_what_was_got_of_the_core(void **state)
@@ -449,6 +450,8 @@ static void looking_for_work_is_not_charged(void **state)
     assert_true(stats.charged_ns < 2 * MS); /* 20 us each would be 4 ms */
     sl_op_manager_destroy(manager);
 }
+
+#endif
 
 static void recent_means_follow_the_ops(void **state)
 {
@@ -643,8 +646,10 @@ int main(void)
         sl_unit_test(a_boundary_counts_for_antman_alone),
         sl_unit_test(bad_shares_are_refused),
         sl_unit_test(every_moment_is_counted_once),
+#if !SL_TESTS_SCHEDULER_CUDA
         sl_unit_test(the_charge_is_what_was_got_of_the_core),
         sl_unit_test(looking_for_work_is_not_charged),
+#endif
         sl_unit_test(recent_means_follow_the_ops),
         sl_unit_test(a_queue_that_is_full_gets_no_more_than_its_share),
         sl_unit_test(two_devices_have_a_share_each),

@@ -115,13 +115,16 @@ template <typename... P> static void standin_call_run(void *data)
     std::apply(call->kernel, call->args);
 }
 
+/* The stand-in's own memory, zeroed; its launches free() it. */
+extern "C" void *standin_calloc(std::size_t n, std::size_t bytes);
+
 template <typename... P, typename... A>
 static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
                                       void (*kernel)(P...), A &&...args)
 {
     static_assert((std::is_trivially_copyable<P>::value && ...),
                   "kernels take plain data");
-    void *data = std::calloc(1, sizeof(standin_call<P...>));
+    void *data = standin_calloc(1, sizeof(standin_call<P...>));
     standin_launch_t launch;
 
     if (data == nullptr) {

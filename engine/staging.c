@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A batch's rows on their way to a device that copies only pinned memory
+ * beside the host's work: through a few slots of such memory. A slot is filled
+ * again when the copy out of it has run, so an executor is at most so many
+ * tensors ahead of its device. */
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+static int loads(const sl_stage_t *stage, int input)
+{
+    int l, i;
+
+    for (l = 0; l < stage->n_layers; l++) {
+        for (i = 0; i < stage->layers[l].layer->n_inputs; i++) {
+            if (stage->layers[l].layer->inputs[i] == input) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Of the larger one of data and targets, for the job's largest micro-batch. */
+static size_t slot_bytes(const sl_stage_t *stage)
+{
+    const sl_engine_t *engine = stage->engine;
+    const sl_model_t *model = engine->params.model;
+    const int inputs[] = {SL_INPUT_DATA, SL_INPUT_TARGET};
+    size_t most = 0;
+    int i;
+
+    for (i = 0; i < 2; i++) {
+        sl_tensor_desc_t desc =
+            inputs[i] == SL_INPUT_DATA ? model->data : model->target;
+
+        desc.dims[0] =
+            sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
+        if (loads(stage, inputs[i]) && sl_tensor_bytes(&desc) > most) {
+            most = sl_tensor_bytes(&desc);
+        }
+    }
+    return (most + SL_MEM_ALIGN_BYTES - 1) / SL_MEM_ALIGN_BYTES *
+           SL_MEM_ALIGN_BYTES;
+}
+
+sl_status_t sl_staging_reserve(sl_stage_t *stage)
+{
+    sl_staging_t *staging = &stage->staging;
+    sl_status_t status = SL_OK;
+    void *memory = NULL;
+    size_t bytes;
+
+    staging->n_used = 0;
+    if (!sl_device_has_host_memory(stage->device)) {
+        return SL_OK;
+    }
+    bytes = slot_bytes(stage);
+    if (bytes <= staging->slot_bytes) {
+        return SL_OK;
+    }
+    SL_TRY(
+        status,
+        sl_device_host_alloc(stage->device, SL_STAGING_SLOTS * bytes, &memory),
+        out);
+    sl_staging_cleanup(stage);
+    staging->memory = memory;
+    staging->slot_bytes = bytes;
+out:
+    return status;
+}
+
+void sl_staging_cleanup(sl_stage_t *stage)
+{
+    sl_device_host_release(stage->device, stage->staging.memory);
+    memset(&stage->staging, 0, sizeof(stage->staging));
+}
+
+sl_status_t sl_staging_load(sl_stage_t *stage, const sl_copy_args_t *copy,
+                            sl_op_span_t *span)
+{
+    sl_staging_t *staging = &stage->staging;
+    const uint64_t slot = staging->n_used % SL_STAGING_SLOTS;
+    sl_copy_args_t args = *copy;
+    sl_status_t status;
+    char *at;
+
+    if (staging->memory == NULL) {
+        return sl_device_copy(stage->device, copy->dst, copy->src, copy->bytes,
+                              span);
+    }
+    SL_ASSERT(copy->bytes <= staging->slot_bytes);
+    if (staging->n_used >= SL_STAGING_SLOTS) {
+        SL_TRY(status,
+               sl_op_manager_wait(stage->device->ops, staging->tickets[slot],
+                                  UINT64_MAX),
+               out);
+    }
+    at = (char *)staging->memory + slot * staging->slot_bytes;
+    memcpy(at, copy->src, copy->bytes);
+    args.src = at;
+    SL_TRY(status,
+           sl_device_copy_ticket(stage->device, &args, span,
+                                 &staging->tickets[slot]),
+           out);
+    staging->n_used++;
+out:
+    return status;
+}

@@ -1,0 +1,144 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The program on CUDA devices, those of the stand-in:
+#   tests/cli/test_cuda.sh build/sluice
+. "$(dirname "$0")/bed.sh"
+mkdir -m 700 run
+
+# refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
+refuses() {
+    want=$1
+    text=$2
+    shift 2
+    timeout 120 "$sluice" "$@" >out 2>err
+    status=$?
+    if [ $status -eq "$want" ] && grep -qe "$text" err; then ok; else
+        bad "sluice $*: exit status $status, not $want with '$text'"
+    fi
+}
+
+# hash_of ARGUMENT...: the state hash that a run prints last
+hash_of() {
+    "$sluice" train "$@" --quiet --threads 1 2>err | tee out | tail -1 |
+        sed -n 's/.*state-hash //p'
+}
+
+# loss_of ARGUMENT...: the last loss
+loss_of() {
+    "$sluice" train "$@" --quiet --threads 1 2>err | tee out | tail -1 |
+        sed -n 's/final loss \([0-9.]*\) .*/\1/p'
+}
+
+# same WANT GOT WHAT
+same() {
+    if [ ${#1} -eq 16 ] && [ "$1" = "$2" ]; then ok; else
+        bad "$3: hash $2, not $1"
+    fi
+}
+
+# near WANT GOT MOST WHAT
+near() {
+    if awk -v a="$1" -v b="$2" -v most="$3" \
+        'BEGIN { d = a - b; exit !(a != "" && b != "" && d * d <= most * most) }'
+    then ok; else
+        bad "$4: loss $2, not $1 within $3"
+    fi
+}
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
+model: {type: gpt, layers: 2, width: 16, heads: 2, vocab: 17, dropout: 0.1}
+train: {batch: 7, micro_batches: 3, steps: 6, seed: 5}
+optimizer: {type: adamw, lr: 0.01, clip_norm: 1.0, weight_decay: 0.1}
+YAML
+cat >resnet.yaml <<'YAML'
+data: {format: synthetic_images, image: {channels: 3, height: 8, width: 8}, classes: 4, n_samples: 32, n_valid: 8}
+model: {type: resnet, depth: 18, stem: cifar, classes: 4}
+train: {batch: 6, micro_batches: 3, steps: 2}
+optimizer: {type: sgd, lr: 0.01, momentum: 0.9}
+YAML
+
+# ---- one hash for every layout, a CPU's loss nearly ----
+for config in gpt.yaml resnet.yaml; do
+    want=$(hash_of $config --devices cuda:1)
+    near "$(loss_of $config --devices cpu:1)" \
+        "$(loss_of $config --devices cuda:1)" 0.001 "$config beside a CPU"
+    same "$want" "$(hash_of $config --devices cuda:2)" "$config, two devices"
+    same "$want" "$(hash_of $config --devices cuda:4 --schedule 1f1b \
+        --recompute full)" "$config, four stages"
+    same "$want" "$(hash_of $config --devices cuda:2 --recompute auto \
+        --stages 3)" "$config, three stages on two"
+done
+
+# ---- the default is what is there ----
+want=$(hash_of gpt.yaml --devices cuda:2)
+same "$want" "$(hash_of gpt.yaml)" 'two GPUs are taken'
+want=$(hash_of gpt.yaml --devices cpu:1)
+same "$want" "$(SL_STANDIN_DEVICES=0 hash_of gpt.yaml)" 'no GPU'
+
+# ---- precisions ----
+for precision in tf32 bf16 f16; do
+    want=$(hash_of gpt.yaml --devices cuda:1 --precision $precision)
+    same "$want" "$(hash_of gpt.yaml --devices cuda:2 --precision $precision)" \
+        "$precision"
+    near "$(loss_of gpt.yaml --devices cuda:1)" \
+        "$(loss_of gpt.yaml --devices cuda:1 --precision $precision)" 0.1 \
+        $precision
+done
+passes 'final loss' train gpt.yaml --devices cuda:2 --precision f16 --metrics m
+if grep -q '"loss_scale":65536.0,"skipped_steps":0' m; then ok; else
+    bad "the metrics of f16 should have the loss scale"
+fi
+grep -q 'scale 65536' err && ok || bad "the progress of f16: no loss scale"
+refuses 2 'need CUDA devices' train gpt.yaml --devices cpu:1 --precision bf16
+refuses 2 'TF32' train gpt.yaml --devices cpu:1 --precision tf32
+refuses 2 'precision' train gpt.yaml --devices cuda:1 --precision f8
+
+# ---- the other commands ----
+passes 'bubble' plan gpt.yaml --devices cuda:2
+passes 'sum' profile gpt.yaml --devices cuda:1 --repeats 3
+passes 'sum' profile resnet.yaml --devices cuda:1 --repeats 2 --precision bf16
+passes 'bubble' plan gpt.yaml --devices cuda:2 --costs profile
+passes 'speed-up' speedup gpt.yaml --devices cuda:2 --repeats 2
+passes 'final loss' train gpt.yaml --devices cuda:2 --save w --memory-trace t
+[ -s t.cuda0 ] && [ -s t.cuda1 ] && ok || bad "no memory traces"
+passes 'loss .*accuracy' eval gpt.yaml --devices cuda:2 --weights w
+loss=$("$sluice" eval gpt.yaml --devices cuda:1 --weights w 2>err |
+    sed -n 's/^loss \([0-9.]*\) .*/\1/p')
+near "$loss" "$("$sluice" eval gpt.yaml --devices cpu:1 --weights w 2>err |
+    sed -n 's/^loss \([0-9.]*\) .*/\1/p')" 0.001 'weights on the other kind'
+
+# ---- checkpoints ----
+want=$(hash_of gpt.yaml --devices cuda:2)
+hash_of gpt.yaml --devices cuda:1 --steps 3 --checkpoint c >/dev/null
+same "$want" "$(hash_of gpt.yaml --devices cuda:3 --resume c)" 'cuda to cuda'
+want=$(hash_of gpt.yaml --devices cuda:2 --precision f16)
+hash_of gpt.yaml --devices cuda:1 --steps 3 --checkpoint f --precision f16 \
+    >/dev/null
+same "$want" "$(hash_of gpt.yaml --devices cuda:2 --resume f --precision f16)" \
+    'f16 to f16'
+grep -q '"loss_scale"' f/step-*/manifest.json && ok ||
+    bad 'the checkpoint of f16 should have its loss scale'
+# from one kind to the other and back: the same state, other bits
+near "$(loss_of gpt.yaml --devices cpu:1)" \
+    "$(loss_of gpt.yaml --devices cpu:2 --resume c)" 0.001 'cuda to cpu'
+grep -q 'devices.kind is cuda there and cpu here' err && ok ||
+    bad 'another kind of device should be told'
+rm -rf c
+hash_of gpt.yaml --devices cpu:1 --steps 3 --checkpoint c >/dev/null
+near "$(loss_of gpt.yaml --devices cpu:1)" \
+    "$(loss_of gpt.yaml --devices cuda:2 --resume c)" 0.001 'cpu to cuda'
+
+# ---- a device that fails ----
+SL_STANDIN_FAIL=cudaLaunchKernelEx:200:700:run
+export SL_STANDIN_FAIL
+timeout 120 "$sluice" train gpt.yaml --devices cuda:2 >out 2>err
+status=$?
+unset SL_STANDIN_FAIL
+if [ $status -ne 0 ] && [ $status -lt 124 ] &&
+    grep -q 'illegal memory access' err; then ok; else
+    bad "a failed kernel: exit status $status"
+fi
+
+echo "$n_passed passed, $n_failed failed"
+[ $n_failed -eq 0 ]
