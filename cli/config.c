@@ -114,6 +114,10 @@ static sl_status_t read_parallel(const sl_yaml_node_t *root,
                           &config->not_finite),
            out);
     SL_TRY(status,
+           sl_yaml_choice(parallel, "transport", SL_TRANSPORT_CHOICES,
+                          &config->transport),
+           out);
+    SL_TRY(status,
            sl_yaml_float(parallel, "dead_after", 0.5, 86400.0,
                          &config->dead_after_s),
            out);

@@ -56,7 +56,7 @@ typedef struct sl_config {
     int resume_as;      /**< sl_resume_kind_t */
     /* parallel */
     int64_t replicas, check_replicas;
-    int zero1, batch_norm, not_finite;
+    int zero1, batch_norm, not_finite, transport;
     uint64_t bucket_bytes;
     double dead_after_s; /**< without an answer a rank counts as hung */
     /* job: how others see it while it runs */

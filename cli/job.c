@@ -340,6 +340,7 @@ void sl_job_engine_params(const sl_job_t *job, sl_engine_params_t *params)
     params->bucket_bytes = (size_t)job->config.bucket_bytes;
     params->batch_norm = (sl_batch_norm_mode_t)job->config.batch_norm;
     params->not_finite = (sl_not_finite_t)job->config.not_finite;
+    params->transport = (sl_transport_t)job->config.transport;
     params->check_replicas = (int)job->config.check_replicas;
 }
 

@@ -1,12 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rank computes what, as a table. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/job.h"
 
 enum {
     N_LINES_MAX = 64
 };
+
+/* Only where there is a choice. */
+static void print_transport(const sl_job_t *job)
+{
+    const char *way =
+        job->engine == NULL ? "none" : sl_engine_transport(job->engine);
+
+    if (strcmp(way, "none") != 0 && strcmp(way, "host") != 0) {
+        (void)printf("  tensors between ranks: %s, the rest: %s\n", way,
+                     sl_world_link_name(job->world));
+    }
+}
 
 void sl_job_print_mapping(const sl_job_t *job)
 {
@@ -33,5 +46,6 @@ void sl_job_print_mapping(const sl_job_t *job)
     if (n_lines < n_cells) {
         (void)printf("  and %d more: see `sluice plan`\n", n_cells - n_lines);
     }
+    print_transport(job);
     (void)fflush(stdout);
 }

@@ -40,6 +40,9 @@ static const struct {
     {"not-finite", "MODE", "parallel.not_finite",
      "A step whose loss or gradient is not finite: stop, skip or "
      "go-on (stop)"},
+    {"transport", "WAY", "parallel.transport",
+     "CUDA tensors between processes: nccl, staged (through host memory), "
+     "cuda-aware (by MPI) or auto (nccl where it can be)"},
     {"check-replicas", "N", "parallel.check_replicas",
      "Compare the replicas every N steps (0 = never)"},
     {"dead-after", "SECONDS", "parallel.dead_after",

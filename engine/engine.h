@@ -50,6 +50,16 @@ typedef enum sl_not_finite {
 } sl_not_finite_t;
 #define SL_NOT_FINITE_CHOICES "stop|skip|go-on"
 
+/** How tensors go between ranks whose devices have memory of their own. */
+typedef enum sl_transport {
+    SL_TRANSPORT_AUTO,       /**< nccl where it can be, else staged */
+    SL_TRANSPORT_STAGED,     /**< through pinned host memory */
+    SL_TRANSPORT_CUDA_AWARE, /**< by an MPI that reads and writes it */
+    SL_TRANSPORT_NCCL,
+    SL_TRANSPORT_N
+} sl_transport_t;
+#define SL_TRANSPORT_CHOICES "auto|staged|cuda-aware|nccl"
+
 /** Start from sl_engine_params_default(). All pointers are borrowed and must
  *  outlive the engine. */
 typedef struct sl_engine_params {
@@ -86,6 +96,7 @@ typedef struct sl_engine_params {
     size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
     int zero1;           /**< moments are shared out over the replicas */
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
+    sl_transport_t transport; /**< of CUDA devices (default auto) */
     int check_replicas; /**< compare the replicas before every so many steps;
                              0 (default) = never */
 } sl_engine_params_t;
@@ -302,6 +313,10 @@ typedef struct sl_edge {
 
 /** The i-th edge to another rank, since creation. @return 0 past the last */
 SL_API int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p);
+
+/** How tensors go to other ranks: "staged", "cuda-aware", "nccl", or "host"
+ *  for devices that use host memory; "none" without other ranks. */
+SL_API const char *sl_engine_transport(const sl_engine_t *engine);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

@@ -241,6 +241,8 @@ struct sl_engine {
     int *needs_gradient;      /**< per layer: something trained is upstream */
     int n_channels;
     sl_channel_t *channels;
+    sl_transport_t transport; /**< what was chosen; auto: not yet */
+    struct sl_nccl *nccl;     /**< owned; of that transport */
     int n_ties;
     sl_tie_t *ties;
     int n_norms;

@@ -12,8 +12,10 @@
  * (is_host), so devices that run beside the host need no other order.
  *
  * Between processes (transport_remote.c) the tensor arrives in a slot of the
- * receiver's device, a block that is there from the start, and is copied out
- * of it by an op; the sender may release its memory when it has left.
+ * receiver, memory that is there from the start, and is copied out of it by an
+ * op; the sender may release its memory when it has left. What the slots are
+ * and how the bytes come there is a way (transport_ways.h): of devices that
+ * use host memory there is one, of CUDA devices there are three.
  *
  * Transfers of a dry device (op manager NULL) take place at once, without
  * the bytes, and those between replicas without the other side.
@@ -24,12 +26,14 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "engine/sync.h"
 #include "scheduler/scheduler.h"
 
-struct sl_world;
+struct sl_nccl;
 struct sl_port_stats;
 struct sl_remote;
+struct sl_world;
 
 /** One tensor on its way. */
 typedef struct sl_message {
@@ -38,6 +42,10 @@ typedef struct sl_message {
     uint64_t number; /**< of the port's messages; the sender's, remote */
     int is_ready;    /**< guarded by the abort's lock */
     int is_taken;    /**< the receiver has copied it; likewise guarded */
+    /* the sender's by nccl: see engine/nccl/nccl.h */
+    uint64_t wire_bytes;
+    struct sl_channel *channel;
+    struct sl_message *next;
 } sl_message_t;
 
 typedef enum sl_channel_kind {
@@ -49,6 +57,9 @@ typedef enum sl_channel_kind {
     SL_CHANNEL_TIE_GRADIENT, /**< user to owner */
     SL_CHANNEL_TIE_VALUE     /**< owner to user */
 } sl_channel_kind_t;
+
+/** "auto", "staged", "cuda-aware", "nccl". */
+const char *sl_transport_name(sl_transport_t transport);
 
 typedef struct sl_channel {
     sl_channel_kind_t kind;
@@ -65,15 +76,18 @@ typedef struct sl_channel {
                         stages that it crosses, so that a pipeline in step
                         never waits */
     int n_messages;
-    sl_message_t *messages;   /**< owned */
-    struct sl_remote *remote; /**< owned; NULL: both are here */
-    sl_abort_t *abort;        /**< borrowed */
+    sl_transport_t transport;   /**< to other ranks (default auto: staged) */
+    struct sl_nccl *nccl;       /**< borrowed; of that transport */
+    int from_device, to_device; /**< of their ranks; likewise */
+    sl_message_t *messages;     /**< owned */
+    struct sl_remote *remote;   /**< owned; NULL: both are here */
+    sl_abort_t *abort;          /**< borrowed */
 } sl_channel_t;
 
 /**
  * Connect a channel whose other side is on another rank; every rank must have
- * opened its sides before the first message. The receiver's slots are blocks
- * of `device`, also when it is dry.
+ * opened its sides before the first message. Slots that are memory of `device`
+ * are blocks of it, also when it is dry.
  *
  * @param max_bytes of a message; with 0 there are none
  */
@@ -122,7 +136,7 @@ SL_NODISCARD sl_status_t sl_channel_receive(sl_channel_t *channel,
                                             void *out, size_t bytes,
                                             sl_op_span_t *span);
 
-/* ---- the two ways; for transport.c ---- */
+/* ---- within a process, and between; for transport.c ---- */
 
 typedef enum sl_message_event {
     SL_MESSAGE_READY,

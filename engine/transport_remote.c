@@ -1,36 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Channels to cells of other ranks, over ports (engine/world.h). Messages
- * carry no number: the n-th that is received is the n-th that was sent. */
+/* Channels to cells of other ranks, over ports (engine/world.h): what all ways
+ * share, and that of devices that use host memory. Messages carry no number:
+ * the n-th that is received is the n-th that was sent. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/transport.h"
-#include "engine/world.h"
+#include "engine/device_ops.h"
+#include "engine/transport_ways.h"
 
-struct sl_remote {
-    sl_world_t *world;
-    sl_port_t *port;        /* NULL: dry */
-    sl_mem_block_t **slots; /* receiver: owned, n_slots of them */
-    void **slot_ptrs;       /* receiver: where they lie; owned */
-    size_t *slot_bytes; /* receiver: of the message inside; owned; guarded by
-                           the abort's lock */
-    size_t max_bytes;
-    uint64_t n_events; /* left or arrived; guarded likewise */
-    uint64_t n_used;   /* sent or received by the executor */
-};
+/* Kinds that are not built have no devices. */
+static const sl_remote_way_t *const ways[SL_DEVICE_N_KINDS][SL_TRANSPORT_N] = {
+    [SL_DEVICE_KIND_CPU] = {[SL_TRANSPORT_AUTO] = &sl_remote_way_host,
+                            [SL_TRANSPORT_STAGED] = &sl_remote_way_staged},
+    [SL_DEVICE_KIND_CUDA] = {
+        [SL_TRANSPORT_AUTO] = &sl_remote_way_staged,
+        [SL_TRANSPORT_STAGED] = &sl_remote_way_staged,
+        [SL_TRANSPORT_CUDA_AWARE] = &sl_remote_way_cuda_aware,
+#if SL_HAVE_CUDA
+        [SL_TRANSPORT_NCCL] = &sl_remote_way_nccl,
+#endif
+    }};
 
-typedef struct sl_leave_args {
-    sl_port_t *port;
-    const void *data;
-    size_t bytes;
-} sl_leave_args_t;
+const char *sl_transport_name(sl_transport_t transport)
+{
+    static const char *const names[SL_TRANSPORT_N] = {
+        [SL_TRANSPORT_AUTO] = "auto",
+        [SL_TRANSPORT_STAGED] = "staged",
+        [SL_TRANSPORT_CUDA_AWARE] = "cuda-aware",
+        [SL_TRANSPORT_NCCL] = "nccl"};
 
-typedef struct sl_arrive_args {
-    sl_port_t *port;
-    const void *slot;
-    void *out;
-    size_t bytes;
-} sl_arrive_args_t;
+    return names[transport];
+}
+
+/* ---- events ---- */
+
+void sl_remote_advance(sl_channel_t *channel, uint64_t n)
+{
+    sl_abort_t *abort = channel->abort;
+
+    (void)pthread_mutex_lock(&abort->lock);
+    channel->remote->n_events += n;
+    (void)pthread_cond_broadcast(&abort->changed);
+    (void)pthread_mutex_unlock(&abort->lock);
+}
 
 /* On the communication thread. */
 static void on_message(void *ctx, uint64_t i, void *slot, size_t bytes)
@@ -43,7 +56,7 @@ static void on_message(void *ctx, uint64_t i, void *slot, size_t bytes)
     (void)pthread_mutex_lock(&abort->lock);
     remote->n_events = i + 1;
     if (remote->slot_bytes != NULL) {
-        remote->slot_bytes[i % (uint64_t)channel->n_slots] = bytes;
+        remote->slot_bytes[sl_remote_slot(channel, i)] = bytes;
     }
     (void)pthread_cond_broadcast(&abort->changed);
     (void)pthread_mutex_unlock(&abort->lock);
@@ -66,10 +79,15 @@ void sl_remote_expect(const sl_channel_t *channel, int n)
     }
 }
 
+size_t sl_remote_slot(const sl_channel_t *channel, uint64_t number)
+{
+    return (size_t)(number % (uint64_t)channel->n_slots);
+}
+
 /* ---- life ---- */
 
 /* Slots never move: something may arrive in them at any time. */
-static sl_status_t make_slots(const sl_channel_t *channel, sl_device_t *device)
+sl_status_t sl_remote_make_blocks(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;
     const size_t n = (size_t)channel->n_slots;
@@ -77,18 +95,15 @@ static sl_status_t make_slots(const sl_channel_t *channel, sl_device_t *device)
     size_t i;
 
     remote->slots = calloc(n, sizeof(sl_mem_block_t *));
-    remote->slot_ptrs = calloc(n, sizeof(void *));
-    remote->slot_bytes = calloc(n, sizeof(size_t));
-    if (remote->slots == NULL || remote->slot_ptrs == NULL ||
-        remote->slot_bytes == NULL) {
+    if (remote->slots == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "channel %d to %d: no host memory for %zu slots",
                 channel->from_cell, channel->to_cell, n);
     }
     for (i = 0; i < n; i++) {
         SL_TRY(status,
-               sl_mem_alloc(device->mem, SL_MEM_CLASS_COMM, remote->max_bytes,
-                            &remote->slots[i]),
+               sl_mem_alloc(remote->device->mem, SL_MEM_CLASS_COMM,
+                            remote->max_bytes, &remote->slots[i]),
                out);
         sl_mem_pin(remote->slots[i]);
         remote->slot_ptrs[i] = remote->slots[i]->ptr;
@@ -97,7 +112,7 @@ out:
     return status;
 }
 
-static sl_status_t open_port(sl_channel_t *channel)
+sl_status_t sl_remote_open_port(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;
     const sl_port_events_t events = {.on_message = on_message, .ctx = channel};
@@ -112,6 +127,39 @@ static sl_status_t open_port(sl_channel_t *channel)
                                       &events, &remote->port);
 }
 
+static sl_status_t make_remote(sl_channel_t *channel, sl_world_t *world,
+                               sl_device_t *device, size_t max_bytes)
+{
+    const size_t n = (size_t)channel->n_slots;
+    struct sl_remote *remote = calloc(1, sizeof(*remote));
+    sl_status_t status = SL_OK;
+
+    channel->remote = remote;
+    if (remote != NULL && !channel->is_sender) {
+        remote->slot_ptrs = calloc(n, sizeof(void *));
+        remote->slot_bytes = calloc(n, sizeof(size_t));
+    }
+    if (remote == NULL ||
+        (!channel->is_sender &&
+         (remote->slot_ptrs == NULL || remote->slot_bytes == NULL))) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "channel %d to %d: no host memory", channel->from_cell,
+                channel->to_cell);
+    }
+    remote->way = ways[device->kind][channel->transport];
+    remote->world = world;
+    remote->device = device;
+    remote->max_bytes = max_bytes;
+    if (remote->way == NULL) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "channel %d to %d: devices such as %s have no transport '%s'",
+                channel->from_cell, channel->to_cell, device->name,
+                sl_transport_name(channel->transport));
+    }
+out:
+    return status;
+}
+
 sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
                             sl_device_t *device, size_t max_bytes)
 {
@@ -120,25 +168,15 @@ sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
     if (channel->peer < 0 || max_bytes == 0) {
         return SL_OK;
     }
-    channel->remote = calloc(1, sizeof(*channel->remote));
-    if (channel->remote == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "channel %d to %d: no host memory", channel->from_cell,
-                channel->to_cell);
-    }
-    channel->remote->world = world;
-    channel->remote->max_bytes = max_bytes;
-    if (!channel->is_sender) {
-        SL_TRY(status, make_slots(channel, device), err_close);
-    }
+    SL_TRY(status, make_remote(channel, world, device, max_bytes), err_close);
+    SL_TRY(status, channel->remote->way->open(channel), err_close);
     if (!channel->is_dry) {
-        SL_TRY(status, open_port(channel), err_close);
+        SL_TRY(status, channel->remote->way->open_port(channel), err_close);
     }
     return SL_OK;
 
 err_close:
     sl_channel_close(channel);
-out:
     return status;
 }
 
@@ -151,6 +189,9 @@ void sl_channel_close(sl_channel_t *channel)
         return;
     }
     sl_port_close(remote->port);
+    if (remote->way != NULL) {
+        remote->way->close(channel);
+    }
     for (i = 0; remote->slots != NULL && i < channel->n_slots; i++) {
         sl_mem_release(remote->slots[i]);
     }
@@ -163,11 +204,13 @@ void sl_channel_close(sl_channel_t *channel)
 
 int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
 {
-    const int is_open =
-        channel->remote != NULL && channel->remote->port != NULL;
+    const struct sl_remote *remote = channel->remote;
+    const int is_open = remote != NULL && remote->port != NULL;
 
     if (is_open) {
-        sl_port_stats(channel->remote->port, stats_p);
+        sl_port_stats(remote->port, stats_p);
+        stats_p->n_bytes =
+            atomic_load_explicit(&remote->n_bytes, memory_order_relaxed);
     }
     return is_open;
 }
@@ -181,10 +224,19 @@ void sl_channel_recover(sl_channel_t *channel)
         remote->n_events = 0;
         remote->n_used = 0;
         (void)pthread_mutex_unlock(&channel->abort->lock);
+        if (remote->way->recover != NULL) {
+            remote->way->recover(channel);
+        }
     }
 }
 
 /* ---- messages ---- */
+
+typedef struct sl_leave_args {
+    sl_port_t *port;
+    const void *data;
+    size_t bytes;
+} sl_leave_args_t;
 
 static sl_status_t op_leave(const void *args, void *stream)
 {
@@ -195,14 +247,53 @@ static sl_status_t op_leave(const void *args, void *stream)
     return SL_OK;
 }
 
-static sl_status_t op_arrive(const void *args, void *stream)
+static sl_status_t op_release(const void *args, void *stream)
 {
-    const sl_arrive_args_t *arrive = args;
+    sl_port_t *const *port = args;
 
     (void)stream;
-    memcpy(arrive->out, arrive->slot, arrive->bytes);
-    sl_port_release(arrive->port);
+    sl_port_release(*port);
     return SL_OK;
+}
+
+sl_status_t sl_remote_submit_leave(const sl_channel_t *channel,
+                                   sl_op_manager_t *ops, const void *data,
+                                   size_t bytes)
+{
+    const sl_leave_args_t args = {
+        .port = channel->remote->port, .data = data, .bytes = bytes};
+    const sl_op_t op = {.fn = op_leave,
+                        .is_host = 1,
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    return sl_op_manager_submit(ops, &op, NULL);
+}
+
+sl_status_t sl_remote_submit_release(const sl_channel_t *channel,
+                                     sl_op_manager_t *ops)
+{
+    sl_port_t *const port = channel->remote->port;
+    const sl_op_t op = {.fn = op_release,
+                        .is_host = 1,
+                        .args = &port,
+                        .args_bytes = sizeof(port)};
+
+    return sl_op_manager_submit(ops, &op, NULL);
+}
+
+sl_status_t sl_remote_copy_out(sl_channel_t *channel, sl_op_manager_t *ops,
+                               const sl_op_t *op, size_t slot)
+{
+    sl_op_t copy = *op;
+    sl_status_t status;
+
+    (void)slot;
+    copy.fn = sl_device_kernels(channel->remote->device->kind)->copy;
+    SL_TRY(status, sl_op_manager_submit(ops, &copy, NULL), out);
+    status = sl_remote_submit_release(channel, ops);
+out:
+    return status;
 }
 
 static sl_status_t check_bytes(const sl_channel_t *channel, size_t bytes,
@@ -221,14 +312,16 @@ out:
     return status;
 }
 
+static void count_bytes(struct sl_remote *remote, size_t bytes)
+{
+    (void)atomic_fetch_add_explicit(&remote->n_bytes, bytes,
+                                    memory_order_relaxed);
+}
+
 sl_status_t sl_remote_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
 {
     struct sl_remote *remote = channel->remote;
     sl_message_t *message = &channel->messages[m];
-    const sl_leave_args_t args = {
-        .port = remote->port, .data = message->data, .bytes = message->bytes};
-    const sl_op_t op = {
-        .fn = op_leave, .args = &args, .args_bytes = sizeof(args)};
     sl_status_t status;
 
     if (message->bytes > remote->max_bytes) {
@@ -236,7 +329,8 @@ sl_status_t sl_remote_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
                out);
     }
     message->number = remote->n_used++;
-    status = sl_op_manager_submit(ops, &op, NULL);
+    SL_TRY(status, remote->way->send(channel, ops, m), out);
+    count_bytes(remote, message->bytes);
 out:
     return status;
 }
@@ -245,13 +339,10 @@ sl_status_t sl_remote_receive(sl_channel_t *channel, sl_op_manager_t *ops,
                               void *out, size_t bytes, sl_op_span_t *span)
 {
     struct sl_remote *remote = channel->remote;
-    const uint64_t slot = remote->n_used % (uint64_t)channel->n_slots;
-    const sl_arrive_args_t args = {.port = remote->port,
-                                   .slot = remote->slot_ptrs[slot],
-                                   .out = out,
-                                   .bytes = bytes};
-    const sl_op_t op = {.fn = op_arrive,
-                        .name_id = sl_op_manager_name(ops, "receive"),
+    const size_t slot = sl_remote_slot(channel, remote->n_used);
+    const sl_copy_args_t args = {
+        .dst = out, .src = remote->slot_ptrs[slot], .bytes = bytes};
+    const sl_op_t op = {.name_id = sl_op_manager_name(ops, "receive"),
                         .args = &args,
                         .args_bytes = sizeof(args),
                         .span = span};
@@ -263,7 +354,66 @@ sl_status_t sl_remote_receive(sl_channel_t *channel, sl_op_manager_t *ops,
     (void)pthread_mutex_unlock(&channel->abort->lock);
     SL_TRY(status, check_bytes(channel, arrived, bytes), fail);
     remote->n_used++;
-    status = sl_op_manager_submit(ops, &op, NULL);
+    SL_TRY(status, remote->way->receive(channel, ops, &op, slot), fail);
+    count_bytes(remote, bytes);
 fail:
     return status;
 }
+
+/* ---- devices that use host memory ---- */
+
+static sl_status_t host_open(sl_channel_t *channel)
+{
+    return channel->is_sender ? SL_OK : sl_remote_make_blocks(channel);
+}
+
+static void host_close(sl_channel_t *channel)
+{
+    (void)channel;
+}
+
+static sl_status_t host_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
+{
+    return sl_remote_submit_leave(channel, ops, channel->messages[m].data,
+                                  channel->messages[m].bytes);
+}
+
+typedef struct sl_arrive_args {
+    sl_copy_args_t copy;
+    sl_port_t *port;
+} sl_arrive_args_t;
+
+static sl_status_t op_arrive(const void *args, void *stream)
+{
+    const sl_arrive_args_t *arrive = args;
+
+    (void)stream;
+    memcpy(arrive->copy.dst, arrive->copy.src, arrive->copy.bytes);
+    sl_port_release(arrive->port);
+    return SL_OK;
+}
+
+/* Copy and release in one op. */
+static sl_status_t host_receive(sl_channel_t *channel, sl_op_manager_t *ops,
+                                const sl_op_t *op, size_t slot)
+{
+    const sl_arrive_args_t args = {.copy = *(const sl_copy_args_t *)op->args,
+                                   .port = channel->remote->port};
+    sl_op_t arrive = *op;
+
+    (void)slot;
+    arrive.fn = op_arrive;
+    arrive.args = &args;
+    arrive.args_bytes = sizeof(args);
+    return sl_op_manager_submit(ops, &arrive, NULL);
+}
+
+const sl_remote_way_t sl_remote_way_host = {
+    .size = sizeof(sl_remote_way_t),
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .open_port = sl_remote_open_port,
+    .send = host_send,
+    .receive = host_receive,
+};

@@ -70,6 +70,13 @@ SL_API int sl_world_local_rank(const sl_world_t *world, int *n_p);
 /** "mpi", "tcp", "local" (threads), "none" (alone). */
 SL_API const char *sl_world_link_name(const sl_world_t *world);
 
+/** Whether the library below reads and writes memory of CUDA devices. */
+SL_API int sl_world_is_cuda_aware(const sl_world_t *world);
+
+/** Call fn on the communication thread, between two turns, and wait for its
+ *  end. It may do what on_message of a port may. */
+SL_API void sl_world_call(sl_world_t *world, void (*fn)(void *ctx), void *ctx);
+
 /**
  * `n` more threads of this rank wait for something of another rank (negative:
  * fewer). While there is one, arrivals are looked for eagerly instead of every
@@ -175,6 +182,9 @@ SL_API void sl_world_watch(sl_world_t *world,
  *  later calls are dropped. */
 SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,
                            const char *detail);
+/** Whether the job has failed, here or as far as is known elsewhere, and was
+ *  not recovered. From any thread. */
+SL_API int sl_world_has_failed(sl_world_t *world);
 /**
  * After a failed job, on all ranks: what is under way is received and dropped,
  * all slots are free, memory lent to ports is the caller's, counters of ports

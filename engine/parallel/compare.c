@@ -69,7 +69,8 @@ static uint64_t hash_params(const sl_engine_params_t *params)
         (int64_t)params->seed,   params->not_finite,
         params->n_replicas,      (int64_t)params->bucket_bytes,
         params->zero1,           params->batch_norm,
-        params->check_replicas,  params->loss_scale_steps};
+        params->check_replicas,  params->transport,
+        params->loss_scale_steps};
     uint64_t hash = hash_model(params->model, 0);
     size_t i;
     int k;

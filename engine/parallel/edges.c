@@ -64,9 +64,18 @@ static size_t message_bytes(const sl_engine_t *engine,
 static sl_status_t open_one(sl_engine_t *engine, sl_channel_t *channel,
                             const sl_tensor_desc_t *outputs)
 {
+    const int n_cells = engine->n_replicas * engine->n_stages;
     sl_stage_t *stage = own_stage(engine, channel);
     const size_t bytes = message_bytes(engine, channel, outputs);
-    sl_status_t status =
+    sl_status_t status;
+
+    channel->transport = engine->transport;
+    channel->nccl = engine->nccl;
+    channel->from_device =
+        sl_grid_slot(engine->grid, channel->from_cell, n_cells)->device;
+    channel->to_device =
+        sl_grid_slot(engine->grid, channel->to_cell, n_cells)->device;
+    status =
         sl_channel_open(channel, engine->params.world, stage->device, bytes);
 
     if (status == SL_ERR_QUOTA && engine->dry != NULL) {
@@ -94,6 +103,7 @@ sl_status_t sl_edges_open(sl_engine_t *engine)
                 model->n_layers);
     }
     SL_TRY(status, sl_model_infer(model, rows, outputs), out);
+    SL_TRY(status, sl_transport_open(engine), out);
     for (c = 0; c < engine->n_channels; c++) {
         if (engine->channels[c].peer >= 0) {
             SL_TRY(status, open_one(engine, &engine->channels[c], outputs),

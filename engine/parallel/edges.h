@@ -9,7 +9,22 @@
 
 #include "engine/engine_internal.h"
 
+/** Collective. */
 SL_NODISCARD sl_status_t sl_edges_open(sl_engine_t *engine);
 void sl_edges_close(sl_engine_t *engine);
+
+/* ---- transport_choice.c: how tensors go ---- */
+
+/** Choose, when that was not done yet, and make what the channels need.
+ *  Collective, but for a rehearsal. */
+SL_NODISCARD sl_status_t sl_transport_open(sl_engine_t *engine);
+/** All channels are closed. */
+void sl_transport_close(sl_engine_t *engine);
+/** The job has failed: begin nothing new. */
+void sl_transport_pause(sl_engine_t *engine);
+/** After sl_world_recover(), with what it returned. Collective when that went
+ *  well. */
+SL_NODISCARD sl_status_t sl_transport_recover(sl_engine_t *engine,
+                                              sl_status_t status);
 
 #endif /* SL_ENGINE_PARALLEL_EDGES_H */

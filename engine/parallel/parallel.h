@@ -48,8 +48,8 @@ SL_NODISCARD sl_status_t sl_reduce_layer(sl_stage_t *stage, int l);
 /** The rest, at the update. After it the stage's own chunks are sums over
  *  the replicas; without ZeRO-1 all its gradients are. */
 SL_NODISCARD sl_status_t sl_reduce_finish(sl_stage_t *stage);
-/** ZeRO-1: the new values of a bucket's own chunk to the other replicas, then
- *  theirs. */
+/** ZeRO-1: the new values of a bucket's own chunk to the other replicas, and
+ *  theirs as they come; then the rest of theirs. */
 SL_NODISCARD sl_status_t sl_values_send(sl_stage_t *stage, int bucket);
 SL_NODISCARD sl_status_t sl_values_receive(sl_stage_t *stage);
 

@@ -248,17 +248,26 @@ out:
     return status;
 }
 
+/* Theirs of the bucket before: so nobody has more under way than there are
+ * slots for. */
 sl_status_t sl_values_send(sl_stage_t *stage, int bucket)
 {
-    return send_results(stage, bucket, stage->buckets[bucket].value);
+    const int b = bucket - LAG;
+    sl_status_t status;
+
+    SL_TRY(status, send_results(stage, bucket, stage->buckets[bucket].value),
+           out);
+    status = b < 0 ? SL_OK : receive_results(stage, b, stage->buckets[b].value);
+out:
+    return status;
 }
 
 sl_status_t sl_values_receive(sl_stage_t *stage)
 {
     sl_status_t status = SL_OK;
-    int b;
+    int b = stage->n_buckets > LAG ? stage->n_buckets - LAG : 0;
 
-    for (b = 0; b < stage->n_buckets; b++) {
+    for (; b < stage->n_buckets; b++) {
         SL_TRY(status, receive_results(stage, b, stage->buckets[b].value), out);
     }
     status = settle(stage, 1);

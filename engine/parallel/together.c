@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "engine/parallel/edges.h"
 #include "engine/world.h"
 
 enum {
@@ -115,7 +116,8 @@ void sl_engine_recover_world(sl_engine_t *engine)
     if (world == NULL || engine->is_alone) {
         return;
     }
-    if (sl_world_recover(world) < 0) {
+    sl_transport_pause(engine);
+    if (sl_transport_recover(engine, sl_world_recover(world)) < 0) {
         engine->is_alone = 1;
         engine->is_failed = 1;
         return;

@@ -44,15 +44,22 @@ enum {
 typedef struct local {
     sl_link_t base;
     hub_t *hub;
-    list_t sends;                    /* not yet copied */
-    list_t sent;                     /* copied, not yet reported */
-    note_t *notes, **notes_end;      /* not yet brought */
-    uint64_t jitter, n_draws;        /* seed 0: none */
+    list_t sends;               /* not yet copied */
+    list_t sent;                /* copied, not yet reported */
+    note_t *notes, **notes_end; /* not yet brought */
+    uint64_t jitter, n_draws;   /* seed 0: none */
+    void (*copy)(void *to, const void *from, size_t bytes); /* NULL: memcpy */
     unsigned char is_held[N_BLOCKS]; /* of this poll: what comes later waits */
 } local_t;
 
 static const uint64_t HELD_NS = 20000;
 static uint64_t hook_jitter;
+static void (*hook_copy)(void *to, const void *from, size_t bytes);
+
+void sl_world_hook_copy(void (*copy)(void *to, const void *from, size_t bytes))
+{
+    hook_copy = copy;
+}
 
 void sl_world_hook_jitter(uint64_t seed)
 {
@@ -218,7 +225,9 @@ static void copy_over(local_t *local, const sl_xfer_t *xfer)
     if (target != NULL) {
         (void)list_remove(&box->posted, target);
         SL_ASSERT(xfer->bytes <= target->bytes);
-        if (xfer->bytes > 0) {
+        if (xfer->bytes > 0 && local->copy != NULL) {
+            local->copy(target->target, xfer->source, xfer->bytes);
+        } else if (xfer->bytes > 0) {
             memcpy(target->target, xfer->source, xfer->bytes);
         }
         target->bytes = xfer->bytes;
@@ -442,6 +451,8 @@ static local_t *local_make(hub_t *hub, int rank)
     local->base.size = hub->n;
     local->hub = hub;
     local->jitter = hook_jitter == 0 ? 0 : hook_jitter + (uint64_t)rank;
+    local->copy = hook_copy;
+    local->base.is_cuda_aware = hook_copy != NULL;
     list_init(&local->sends);
     list_init(&local->sent);
     local->notes_end = &local->notes;

@@ -4,6 +4,9 @@
  * messages and data apart. MPI has no way to sleep until something comes, so
  * it is asked as often as the pace says. */
 #include <mpi.h>
+#if defined(OPEN_MPI) && OPEN_MPI
+#include <mpi-ext.h>
+#endif
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -382,6 +385,17 @@ out:
     return status;
 }
 
+/* What MPI itself says; of others than Open MPI and its kin nothing is
+ * known. */
+static int is_cuda_aware(void)
+{
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+    return MPIX_Query_cuda_support();
+#else
+    return 0;
+#endif
+}
+
 static sl_status_t mpi_start(sl_link_t *link)
 {
     mpi_t *mpi = mpi_of(link);
@@ -406,6 +420,7 @@ static sl_status_t mpi_start(sl_link_t *link)
                 "srun, use --mpi=pmix");
     }
     SL_TRY(status, share_hosts(mpi), out);
+    link->is_cuda_aware = is_cuda_aware();
     for (i = 0; i < N_INBOXES; i++) {
         SL_TRY(status,
                mpi_status(MPI_Recv_init(&mpi->mail[i], sizeof(mpi->mail[i]),

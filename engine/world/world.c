@@ -171,6 +171,10 @@ static void dispatch(sl_world_t *world, sl_request_t *request)
     case SL_REQUEST_RECOVER:
         sl_failure_on_recover(world, request);
         break;
+    case SL_REQUEST_CALL:
+        request->fn(request->ctx);
+        sl_request_finish(world, request, SL_OK, "");
+        break;
     case SL_REQUEST_LEAVE:
         on_leave(world, request);
         break;
@@ -510,6 +514,28 @@ int sl_world_local_rank(const sl_world_t *world, int *n_p)
         *n_p = world == NULL ? 1 : world->n_local;
     }
     return world == NULL ? 0 : world->local_rank;
+}
+
+int sl_world_is_cuda_aware(const sl_world_t *world)
+{
+    return world != NULL && world->link->is_cuda_aware;
+}
+
+int sl_world_has_failed(sl_world_t *world)
+{
+    int has_failed;
+
+    (void)pthread_mutex_lock(&world->lock);
+    has_failed = world->is_failed;
+    (void)pthread_mutex_unlock(&world->lock);
+    return has_failed;
+}
+
+void sl_world_call(sl_world_t *world, void (*fn)(void *ctx), void *ctx)
+{
+    sl_request_t request = {.kind = SL_REQUEST_CALL, .fn = fn, .ctx = ctx};
+
+    sl_world_request(world, &request);
 }
 
 const char *sl_world_link_name(const sl_world_t *world)

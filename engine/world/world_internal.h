@@ -114,6 +114,7 @@ struct sl_link {
     sl_world_t *world;
     int rank, size;
     char (*hosts)[SL_WORLD_HOST_BYTES]; /**< owned, one a rank */
+    int is_cuda_aware;                  /**< set by start */
 };
 
 /** Called by links, on the communication thread, from poll. */
@@ -217,6 +218,7 @@ typedef enum sl_request_kind {
     SL_REQUEST_PUT,
     SL_REQUEST_GET,
     SL_REQUEST_RECOVER,
+    SL_REQUEST_CALL,
     SL_REQUEST_LEAVE
 } sl_request_kind_t;
 
@@ -228,10 +230,12 @@ typedef struct sl_request {
     const void *source; /**< put */
     void *target;       /**< get */
     size_t bytes;
-    uint64_t n_sums;    /**< recover: that this rank has ended */
-    int is_uneven;      /**< recover: ranks have ended different numbers */
-    int is_done;        /**< guarded by world->lock */
-    sl_status_t status; /**< guarded by world->lock */
+    uint64_t n_sums;       /**< recover: that this rank has ended */
+    int is_uneven;         /**< recover: ranks have ended different numbers */
+    void (*fn)(void *ctx); /**< call */
+    void *ctx;             /**< likewise */
+    int is_done;           /**< guarded by world->lock */
+    sl_status_t status;    /**< guarded by world->lock */
     char detail[SL_WORLD_DETAIL_BYTES];
 } sl_request_t;
 
@@ -395,6 +399,9 @@ sl_status_t sl_world_share_sum(sl_world_t *world);
 void sl_world_hook_piece_bytes(size_t bytes);
 /** Let the communication thread of this rank neither answer nor ask. */
 void sl_world_hook_stall(sl_world_t *world, int is_stalled);
+/** Local link: move bytes so, as a library does that knows the memory of
+ *  devices. For worlds made later; NULL ends it. */
+void sl_world_hook_copy(void (*copy)(void *to, const void *from, size_t bytes));
 /** Local link: deliver late, at random. For worlds made later; 0 ends it. */
 void sl_world_hook_jitter(uint64_t seed);
 

@@ -382,12 +382,17 @@ typedef struct call_task {
     task_t task;
     cudaHostFn_t fn;
     void *user_data;
+    vclock_t clock;
 } call_task_t;
 
 static void call_run(task_t *task)
 {
     const call_task_t *call = (const call_task_t *)(const void *)task;
 
+    /* the host knows that all before it have ended */
+    lock();
+    vclock_join(&standin_host, &call->clock);
+    unlock();
     call->fn(call->user_data);
 }
 
@@ -412,6 +417,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn,
         return standin_give(cudaErrorInvalidResourceHandle);
     }
     stream_begin(stream);
+    call->clock = stream->clock;
     stream_queue(stream, &call->task);
     unlock();
     return cudaSuccess;

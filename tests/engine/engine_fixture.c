@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/transport.h"
 
 enum {
     VOCAB = 11,
@@ -63,6 +64,19 @@ static sl_precision_t precision(void)
         }
     }
     return SL_PRECISION_F32;
+}
+
+static sl_transport_t transport(void)
+{
+    const char *name = getenv("SLUICE_TEST_TRANSPORT");
+    int i;
+
+    for (i = 0; name != NULL && i < SL_TRANSPORT_N; i++) {
+        if (strcmp(sl_transport_name((sl_transport_t)i), name) == 0) {
+            return (sl_transport_t)i;
+        }
+    }
+    return SL_TRANSPORT_AUTO;
 }
 
 const char *fixture_spec(const sl_model_t *model, int n)
@@ -244,6 +258,10 @@ sl_status_t fixture_try_params(const fixture_run_t *run,
     device.memory_bytes =
         run->memory_bytes > 0 ? run->memory_bytes : (size_t)1 << 30;
     device.host_bytes = run->host_bytes;
+    if (run->n_gpu_ranks > 0) {
+        device.gpu_rank = run->gpu_rank;
+        device.n_gpu_ranks = run->n_gpu_ranks;
+    }
     SL_TRY(status, sl_device_set_create(&device, devices_p), out);
     sl_engine_params_default(params);
     params->model = run->model;
@@ -275,6 +293,7 @@ sl_status_t fixture_try_params(const fixture_run_t *run,
     if (run->loss_scale_steps > 0) {
         params->loss_scale_steps = run->loss_scale_steps;
     }
+    params->transport = transport();
     params->check_replicas = 1;
     params->seed = 7;
     params->trace = 1;

@@ -83,11 +83,14 @@ static void free_batch(sl_batch_t *batch)
 static void open_member(rank_bed_t *bed, int rank, sl_world_t *world)
 {
     bed_member_t *member = &bed->members[rank];
+    fixture_run_t run = *bed->run;
 
+    run.gpu_rank = rank;
+    run.n_gpu_ranks = bed->n_ranks;
     member->bed = bed;
     member->rank = rank;
     member->world = world;
-    fixture_params(bed->run, &member->devices, &member->params);
+    fixture_params(&run, &member->devices, &member->params);
     memcpy(bed->cuts, member->params.cuts,
            (size_t)(bed->run->n_stages + 1) * sizeof(int));
     member->params.cuts = bed->cuts;
