@@ -149,7 +149,8 @@ static sl_status_t share_id(sl_lane_t *lane)
         SL_TRY(status, sl_world_get(world, lane->peer, hello, sizeof(*hello)),
                out);
         if (hello->status < 0) {
-            SL_REFUSE(status, SL_ERR_COMM, out,
+            /* it says why */
+            SL_REFUSE(status, SL_ERR_CANCELED, out,
                       "nccl: rank %d cannot make a communicator", lane->peer);
         }
         return SL_OK;
