@@ -43,4 +43,8 @@ int sl_exit_status(sl_status_t status);
 /** The same without a word. */
 int sl_exit_code(sl_status_t status);
 
+/** Take "file.c:12: " out of a detail: the places in the source that it begins
+ *  with, and each rank's detail in it; they are in the log at debug. */
+void sl_strip_places(char *text);
+
 #endif /* SL_CLI_COMMANDS_H */

@@ -11,6 +11,7 @@
 
 #include "base/parse.h"
 #include "cli/commands.h"
+#include "cli/doctor.h"
 #include "layers/layers.h"
 #include "scheduler/scheduler.h"
 
@@ -18,10 +19,8 @@
 static const struct {
     const char *program, *what, *install;
 } programs[] = {
-    {"mpirun", "launching over many processes and nodes (not built in yet)",
+    {"mpirun", "launching over many processes and nodes",
      "apt-get install openmpi-bin"},
-    {"nvidia-smi", "an NVIDIA driver (this build trains on CPU devices)",
-     "see your distribution's NVIDIA driver packages"},
     {"rsvg-convert", "turning timelines into PNG",
      "apt-get install librsvg2-bin"},
 };
@@ -55,6 +54,26 @@ static const char *isa_name(void)
                                                           : "below AVX2: slow";
 }
 
+/* GPUs, and the driver's view of them where it can be had. */
+static void print_gpus(void)
+{
+    sl_nvml_t *nvml = NULL;
+    char reason[256];
+
+    if (sl_nvml_open(&nvml) != SL_OK) {
+        (void)snprintf(reason, sizeof(reason), "%s", sl_last_error());
+        sl_strip_places(reason);
+        (void)printf("%-14s %s\n", "nvidia driver", reason);
+    } else {
+        (void)printf("%-14s %s, %d gpu%s\n", "nvidia driver",
+                     sl_nvml_driver(nvml), sl_nvml_count(nvml),
+                     sl_nvml_count(nvml) == 1 ? "" : "s");
+    }
+    sl_doctor_cuda(nvml);
+    sl_nvml_close(nvml);
+    (void)printf("\n");
+}
+
 int sl_command_doctor(int argc, char **argv)
 {
     const dnnl_version_t *dnnl = dnnl_version();
@@ -80,13 +99,14 @@ int sl_command_doctor(int argc, char **argv)
     (void)printf("%-14s %s\n", "memory", memory);
     (void)printf("%-14s %s, channel blocks of %lld\n", "vectors", isa_name(),
                  (long long)sl_channel_block());
-    (void)printf("%-14s cpu\n", "device kinds");
+    (void)printf("%-14s cpu%s\n", "device kinds", SL_HAVE_CUDA ? ", cuda" : "");
     (void)printf("%-14s %d.%d.%d\n", "oneDNN", dnnl->major, dnnl->minor,
                  dnnl->patch);
     (void)printf("%-14s %s\n", "jansson", jansson_version_str());
     (void)printf("%-14s %u.%u.%u\n\n", "hwloc", hwloc_get_api_version() >> 16,
                  hwloc_get_api_version() >> 8 & 0xffu,
                  hwloc_get_api_version() & 0xffu);
+    print_gpus();
     for (i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         if (is_on_path(programs[i].program)) {
             (void)printf("%-14s found\n", programs[i].program);

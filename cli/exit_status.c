@@ -18,9 +18,7 @@ int sl_exit_code(sl_status_t status)
                : 1;
 }
 
-/* Without "file.c:12: ", the places in the source that a detail begins with and
- * each rank's detail in it; they are in the log at debug. */
-static void strip_places(char *text)
+void sl_strip_places(char *text)
 {
     char *at = text;
 
@@ -48,7 +46,7 @@ int sl_exit_status(sl_status_t status)
         char detail[1024];
 
         (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
-        strip_places(detail);
+        sl_strip_places(detail);
         sl_error("%s", detail[0] == '\0' ? sl_status_text(status) : detail);
     }
     return sl_exit_code(status);

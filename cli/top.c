@@ -3,6 +3,7 @@
 #include <argp.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 #include "base/parse.h"
 #include "cli/commands.h"
+#include "cli/gpu_use.h"
 #include "scheduler/coordinator/exchange.h"
 
 enum {
@@ -34,6 +36,7 @@ typedef struct sl_top {
     int is_json, is_once;
     double every_s;
     sl_run_dir_t *dir;
+    sl_nvml_t *nvml; /* NULL: no GPUs to show */
     /* the latest look */
     int n_jobs;
     size_t n_all; /* may be more than the table has room for */
@@ -165,6 +168,20 @@ static void put(const char *line, int width)
     }
 }
 
+/* GPUs with everybody's use of them, at most `n_max` of them. */
+static void put_gpus(const sl_top_t *top, int width, int n_max)
+{
+    const int n = top->nvml == NULL ? 0 : sl_nvml_count(top->nvml);
+    char line[LINE_BYTES], use[256];
+    int i;
+
+    for (i = 0; i < n && i < n_max; i++) {
+        sl_gpu_use_text(top->nvml, i, use, sizeof(use));
+        (void)snprintf(line, sizeof(line), "gpu %d  %s", i, use);
+        put(line, width);
+    }
+}
+
 static void print_table(const sl_top_t *top, int width, int height)
 {
     char line[LINE_BYTES];
@@ -188,6 +205,7 @@ static void print_table(const sl_top_t *top, int width, int height)
             put(line, width);
         }
     }
+    put_gpus(top, width, height > 0 ? height - n : INT_MAX);
 }
 
 /* ---- as JSON ---- */
@@ -247,6 +265,9 @@ static sl_status_t print_json(const sl_top_t *top)
                   top->report.policy, "jobs", jobs);
     if (root == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for JSON");
+    }
+    if (top->nvml != NULL) {
+        (void)json_object_set_new(root, "gpus", sl_gpu_use_json(top->nvml));
     }
     (void)json_dumpf(root, stdout,
                      (top->is_once ? JSON_INDENT(1) : JSON_COMPACT) |
@@ -341,6 +362,9 @@ static sl_status_t run(sl_top_t *top)
     sl_status_t status;
 
     SL_TRY(status, sl_run_dir_open(top->run_dir, &top->dir), out);
+    if (sl_nvml_open(&top->nvml) < 0) {
+        top->nvml = NULL; /* most machines have none */
+    }
     if (!top->is_json && !top->is_once && isatty(STDOUT_FILENO)) {
         catch_signals();
         show_live(top);
@@ -401,7 +425,8 @@ int sl_command_top(int argc, char **argv)
         .doc = "Show all jobs of the run directory: the share of each device "
                "that a job was given (ASKED) and takes (GOT), its memory, "
                "mini-batch times, and how much slower a guarantee job is than "
-               "without its guests. On a terminal it is live: q or Ctrl-C "
+               "without its guests; below, the machine's GPUs with what all "
+               "processes take of them. On a terminal it is live: q or Ctrl-C "
                "ends it. Elsewhere it is one table."};
     sl_top_t *top = calloc(1, sizeof(*top));
     sl_status_t status = SL_ERR_NO_MEMORY;
@@ -415,6 +440,7 @@ int sl_command_top(int argc, char **argv)
             status = run(top);
         }
         sl_run_dir_close(top->dir);
+        sl_nvml_close(top->nvml);
     }
     free(top);
     return sl_exit_status(status);

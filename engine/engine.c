@@ -6,6 +6,7 @@
 #include "engine/parallel/edges.h"
 #include "engine/parallel/together.h"
 #include "engine/topology.h"
+#include "engine/world.h"
 
 enum {
     MAX_CELLS = 1 << 16, /* of a grid */
@@ -363,6 +364,13 @@ out:
     return status;
 }
 
+/* The communication thread takes its turns while the devices of this rank
+ * wait, and never pushes aside those of another rank on the host. */
+static void place(void *devices)
+{
+    sl_device_set_bind_self(devices);
+}
+
 sl_status_t sl_engine_create(const sl_engine_params_t *params,
                              sl_engine_t **engine_p)
 {
@@ -381,6 +389,9 @@ sl_status_t sl_engine_create(const sl_engine_params_t *params,
 out:
     status = sl_together_end(own.world, &abort, status);
     if (status >= 0) {
+        if (own.world != NULL) {
+            sl_world_call(own.world, place, own.devices);
+        }
         sl_together_watch(own.world, &engine->abort);
         *engine_p = engine;
     } else {

@@ -121,8 +121,9 @@ static void compact(sl_mem_t *mem, size_t target_bytes)
     visits_begin(pool);
     while (pool->held_bytes > target_bytes &&
            (region = next_sparsest(pool)) != NULL) {
-        const size_t free_elsewhere = pool->held_bytes - pool->used_bytes -
-                                      (region->bytes - region->used_bytes);
+        const size_t free_elsewhere =
+            pool->held_bytes - pool->used_bytes -
+            (sl_mem_region_held(region) - region->used_bytes);
 
         if (region->used_bytes <= free_elsewhere) {
             (void)evacuate(mem, region);
@@ -141,7 +142,8 @@ static void repack(sl_mem_t *mem, size_t target_bytes)
     visits_begin(pool);
     while (pool->held_bytes > target_bytes &&
            (region = next_sparsest(pool)) != NULL) {
-        if (region->used_bytes < region->bytes &&
+        if (sl_mem_pool_round_region(pool, region->used_bytes) <
+                sl_mem_region_held(region) &&
             sl_mem_pool_add_region(pool, region->used_bytes)) {
             pool->regions->is_visited = 1;
             (void)evacuate(mem, region);
@@ -164,12 +166,14 @@ static void spill_class(sl_mem_t *mem, sl_mem_class_t mem_class,
            (region = next_sparsest(pool)) != NULL) {
         sl_mem_chunk_t *chunk = sl_mem_pool_next_used(region, NULL);
 
-        while (chunk != NULL && pool->used_bytes > used_target_bytes) {
+        while (chunk != NULL && pool->held_bytes > target_bytes &&
+               pool->used_bytes > used_target_bytes) {
             sl_mem_record_t *record = chunk->owner;
 
             chunk = sl_mem_pool_next_used(region, chunk);
-            if (record->mem_class == (uint8_t)mem_class) {
-                (void)move_to_host(mem, record);
+            if (record->mem_class == (uint8_t)mem_class &&
+                move_to_host(mem, record)) {
+                sl_mem_pool_trim(pool, target_bytes);
             }
         }
         sl_mem_pool_give_back(pool, target_bytes);
@@ -188,17 +192,20 @@ static void spill(sl_mem_t *mem, size_t target_bytes, size_t used_target_bytes)
     }
     compact(mem, target_bytes);
     repack(mem, target_bytes);
+    sl_mem_pool_trim(&mem->device, target_bytes);
 }
 
-/* First only what is too much to fit at all leaves; what then still lies
- * badly leaves too. */
+/* What costs no copy goes first. First only what is too much to fit at all
+ * leaves; what then still lies badly leaves too. */
 static void shrink(sl_mem_t *mem, size_t target_bytes)
 {
     sl_mem_pool_give_back(&mem->device, target_bytes);
+    sl_mem_pool_trim(&mem->device, target_bytes);
     compact(mem, target_bytes);
     if (mem->device.used_bytes <= target_bytes) {
         repack(mem, target_bytes);
     }
+    sl_mem_pool_trim(&mem->device, target_bytes);
     if (mem->device.held_bytes > target_bytes) {
         spill(mem, target_bytes, target_bytes);
     }

@@ -46,8 +46,21 @@ SL_API SL_NODISCARD sl_status_t sl_mem_cuda_free_bytes(sl_mem_cuda_t *cuda,
                                                        size_t *free_p,
                                                        size_t *total_p);
 
-/** Regions by cudaMalloc; copies by the stream, done on return. A region is
- *  given back when the device has no work left that may use it. `ctx` is the
+/** Let kernels and copies of another device use this memory in place, what is
+ *  and what will be. cudaMemcpyPeerAsync works without it, by way of the host
+ *  perhaps. @return SL_OK, SL_ERR_DEVICE, SL_ERR_UNSUPPORTED */
+SL_API SL_NODISCARD sl_status_t sl_mem_cuda_share(sl_mem_cuda_t *cuda,
+                                                  int peer);
+
+/** Whether regions are ranges of addresses whose parts can do without
+ *  memory. */
+SL_API int sl_mem_cuda_is_virtual(const sl_mem_cuda_t *cuda);
+
+/** Regions by virtual memory management where the device and the driver have
+ *  it, so that parts of them can be given back, else by cudaMalloc (also with
+ *  SLUICE_NO_CUDA_VMM in the environment: memory for CUDA's inter-process
+ *  handles must be of that kind). Copies by the stream, done on return. Who
+ *  gives memory back has waited for the work that uses it. `ctx` is the
  *  sl_mem_cuda_t. */
 SL_API const sl_mem_ops_t *sl_mem_ops_cuda(void);
 

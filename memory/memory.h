@@ -11,7 +11,18 @@
  * never keep the pointer across sl_mem_boundary(). Contents survive a move.
  *
  * Reuse is stream ordered: a device runs its ops in order, so a block may be
- * released as soon as its last op is submitted.
+ * released as soon as its last op is submitted: the next owner's ops come
+ * after it in the same queue. On a CUDA device that queue is one stream; who
+ * uses a block on another stream (a transport's copy) lets the device's stream
+ * wait for that work's event before the block is released. Three things are
+ * not ordered by the queue, and each waits for the ops submitted so far with
+ * `quiesce` first: memory that goes back to the system (a region, or a part of
+ * one), a block that moves at a boundary, and one that is about to be refused.
+ * Copies of the allocator are done when it returns, so ops submitted later
+ * find what they left.
+ *
+ * Overflow is zero copy: a block on the host is used there by the device's
+ * ops, in place, until a boundary brings it back.
  *
  * Thread safety: every function may be called from any thread.
  */
@@ -89,6 +100,21 @@ typedef struct sl_mem_ops {
     /** (optional) Bytes of the region that take physical memory now. Default:
      *  all. May be slow. */
     size_t (*touched)(void *ctx, const void *ptr, size_t bytes);
+
+    /** (optional) Regions are asked in whole multiples of this: what the
+     *  device would round them to anyway. Default: SL_MEM_ALIGN_BYTES. */
+    size_t (*unit)(void *ctx);
+
+    /* (optional, all three or none) A region of which a part can do without
+     * memory: the addresses stay, the contents of the part are lost. */
+    /** Such parts of a region of `bytes` start at multiples of this and end
+     *  at such or at the region's end; 0 = not of this region. */
+    size_t (*piece)(void *ctx, size_t bytes);
+    /** Give the memory of a part back; no op uses it. On failure it is as it
+     *  was. */
+    sl_status_t (*trim)(void *ctx, void *region, size_t offset, size_t bytes);
+    /** Memory again for a part that was trimmed. Refusal as of alloc. */
+    sl_status_t (*fill)(void *ctx, void *region, size_t offset, size_t bytes);
 } sl_mem_ops_t;
 
 /** Memory of CPU devices and the host pool: regions mapped from the system.
@@ -102,7 +128,7 @@ typedef struct sl_mem_params {
     void *device_ctx;           /**< borrowed; passed to `device` */
     const sl_mem_ops_t *host;   /**< default: host memory */
     void *host_ctx;             /**< borrowed; passed to `host` */
-    size_t limit_bytes;         /**< of device regions held; SIZE_MAX = none
+    size_t limit_bytes;         /**< of device memory held; SIZE_MAX = none
                                      (default). Also the device's capacity:
                                      a later limit is clamped to it. */
     size_t host_limit_bytes;    /**< of host regions held (default 0: no
@@ -135,7 +161,8 @@ typedef struct sl_mem_stats {
     sl_mem_class_stats_t classes[SL_MEM_N_CLASSES];
     size_t used_bytes;      /**< device bytes in blocks now, as rounded */
     size_t peak_bytes;      /**< most at once in this mini-batch, device */
-    size_t held_bytes;      /**< device regions held; what the limit counts */
+    size_t held_bytes;      /**< device regions held, less what they gave
+                                 back of themselves; what the limit counts */
     size_t peak_held_bytes; /**< most at once in this mini-batch */
     size_t limit_bytes;     /**< in force */
     size_t host_used_bytes;
@@ -143,6 +170,7 @@ typedef struct sl_mem_stats {
     size_t host_held_bytes;
     size_t largest_free_bytes; /**< largest free block of the device pool */
     uint64_t n_region_allocs;  /**< asked of the backing since creation */
+    uint64_t trimmed_bytes;    /**< given back by parts, since creation */
     uint64_t n_live_blocks;
     size_t asked_limit_bytes; /**< by the last request, clamped; reached at a
                                    boundary when equal to limit_bytes */
@@ -156,7 +184,7 @@ typedef struct sl_mem_stats {
 /** Where the device memory of a class lies. */
 typedef struct sl_mem_class_survey {
     size_t device_bytes;  /**< in blocks of the class on the device */
-    size_t region_bytes;  /**< of regions that hold such a block */
+    size_t region_bytes;  /**< held, of regions with such a block */
     double fragmentation; /**< 1 - device_bytes / region_bytes; 0 = none */
 } sl_mem_class_survey_t;
 

@@ -28,6 +28,13 @@ size_t sl_mem_pool_round(size_t bytes)
     return bytes > SIZE_MAX - mask ? 0 : (bytes + mask) & ~mask;
 }
 
+size_t sl_mem_pool_round_region(const sl_mem_pool_t *pool, size_t bytes)
+{
+    const size_t mask = pool->unit_bytes - 1;
+
+    return bytes > SIZE_MAX - mask ? 0 : (bytes + mask) & ~mask;
+}
+
 /* ---- bins ---- */
 
 static size_t bin_of(size_t bytes)
@@ -43,7 +50,7 @@ static size_t bin_of(size_t bytes)
            (units >> (log2 - SUB_SHIFT)) % SUB_BINS;
 }
 
-static void bin_insert(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
+void sl_mem_chunk_bin(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
 {
     const size_t bin = bin_of(chunk->bytes);
     sl_mem_chunk_t *before = NULL;
@@ -67,7 +74,7 @@ static void bin_insert(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
     pool->bin_summary |= UINT32_C(1) << (bin / 64);
 }
 
-static void bin_remove(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
+void sl_mem_chunk_unbin(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
 {
     size_t bin;
 
@@ -161,9 +168,7 @@ static void chunk_give(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
     pool->spare_chunks = chunk;
 }
 
-/* Cut the chunk (in no bin) to `bytes`; the rest becomes a chunk in no bin.
- * NULL when there is no record for the rest: the chunk stays whole. */
-static sl_mem_chunk_t *chunk_split(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk,
+sl_mem_chunk_t *sl_mem_chunk_split(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk,
                                    size_t bytes)
 {
     sl_mem_chunk_t *rest = chunk_acquire(pool);
@@ -185,8 +190,7 @@ static sl_mem_chunk_t *chunk_split(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk,
     return rest;
 }
 
-/* Append `chunk->next` (in no bin) to `chunk`. */
-static void chunk_merge_next(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
+void sl_mem_chunk_merge_next(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
 {
     sl_mem_chunk_t *next = chunk->next;
 
@@ -206,10 +210,10 @@ static sl_mem_chunk_t *chunk_take(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk,
     const size_t rest_bytes = chunk->bytes - bytes;
     sl_mem_chunk_t *rest = NULL;
 
-    bin_remove(pool, chunk);
+    sl_mem_chunk_unbin(pool, chunk);
     if (rest_bytes > 0) {
-        rest = chunk_split(pool, chunk,
-                           end == SL_MEM_POOL_LOW ? bytes : rest_bytes);
+        rest = sl_mem_chunk_split(pool, chunk,
+                                  end == SL_MEM_POOL_LOW ? bytes : rest_bytes);
     }
     if (rest != NULL && end == SL_MEM_POOL_HIGH) {
         sl_mem_chunk_t *low = chunk;
@@ -218,7 +222,7 @@ static sl_mem_chunk_t *chunk_take(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk,
         rest = low;
     }
     if (rest != NULL) {
-        bin_insert(pool, rest);
+        sl_mem_chunk_bin(pool, rest);
     }
     chunk->owner = owner;
     chunk->region->used_bytes += chunk->bytes;
@@ -259,26 +263,34 @@ static sl_mem_region_t *region_open(sl_mem_pool_t *pool, size_t bytes)
     chunk->region = region;
     region->ptr = ptr;
     region->bytes = bytes;
+    region->piece_bytes =
+        pool->ops.piece == NULL ? 0 : pool->ops.piece(pool->ctx, bytes);
     region->first = chunk;
     region->next = pool->regions;
     if (region->next != NULL) {
         region->next->prev = region;
     }
     pool->regions = region;
-    pool->held_bytes += bytes;
-    if (pool->held_bytes > pool->peak_held_bytes) {
-        pool->peak_held_bytes = pool->held_bytes;
-    }
+    sl_mem_pool_hold(pool, bytes);
     pool->n_region_allocs++;
-    bin_insert(pool, chunk);
+    sl_mem_chunk_bin(pool, chunk);
     return region;
 }
 
-/* Give a wholly free region back. */
+/* Give a region without a used chunk back. */
 static void region_close(sl_mem_pool_t *pool, sl_mem_region_t *region)
 {
-    bin_remove(pool, region->first);
-    chunk_give(pool, region->first);
+    sl_mem_chunk_t *chunk = region->first;
+
+    while (chunk != NULL) {
+        sl_mem_chunk_t *next = chunk->next;
+
+        if (chunk->owner == NULL) {
+            sl_mem_chunk_unbin(pool, chunk);
+        }
+        chunk_give(pool, chunk);
+        chunk = next;
+    }
     if (region->prev != NULL) {
         region->prev->next = region->next;
     } else {
@@ -288,30 +300,33 @@ static void region_close(sl_mem_pool_t *pool, sl_mem_region_t *region)
         region->next->prev = region->prev;
     }
     pool->ops.release(pool->ctx, region->ptr, region->bytes);
-    pool->held_bytes -= region->bytes;
+    pool->held_bytes -= sl_mem_region_held(region);
     free(region);
 }
 
 /* One more region with room for `bytes`: the growth step if limit and backing
  * allow, else all that the limit leaves (one piece packs better than many),
  * else what the backing gives by halving, at last exactly what is needed. */
-static sl_mem_region_t *grow(sl_mem_pool_t *pool, size_t bytes)
+static sl_mem_region_t *open_larger(sl_mem_pool_t *pool, size_t bytes)
 {
-    const size_t room = room_bytes(pool) & ~(size_t)(SL_MEM_ALIGN_BYTES - 1);
+    const size_t mask = pool->unit_bytes - 1;
+    const size_t room = room_bytes(pool) & ~mask;
+    const size_t need = sl_mem_pool_round_region(pool, bytes);
     size_t want = pool->next_region_bytes;
     sl_mem_region_t *region;
 
-    if (bytes > room) {
+    if (need == 0 || need > room) {
         return NULL;
     }
-    if (want < bytes && bytes <= SIZE_MAX - REGION_UNIT_BYTES) {
-        want = (bytes + REGION_UNIT_BYTES - 1) & ~(REGION_UNIT_BYTES - 1);
+    if (want < need && need <= SIZE_MAX - REGION_UNIT_BYTES) {
+        want = (need + REGION_UNIT_BYTES - 1) & ~(REGION_UNIT_BYTES - 1);
     }
-    want = want < room ? want : room;
+    want = sl_mem_pool_round_region(pool, want);
+    want = want != 0 && want < room ? want : room;
     region = region_open(pool, want);
-    while (region == NULL && want > bytes) {
-        want = (want / 2) & ~(size_t)(SL_MEM_ALIGN_BYTES - 1);
-        want = want > bytes ? want : bytes;
+    while (region == NULL && want > need) {
+        want = (want / 2) & ~mask;
+        want = want > need ? want : need;
         region = region_open(pool, want);
     }
     if (region != NULL && pool->next_region_bytes < REGION_STEP_BYTES) {
@@ -320,14 +335,29 @@ static sl_mem_region_t *grow(sl_mem_pool_t *pool, size_t bytes)
     return region;
 }
 
-/* Bytes in wholly free regions. */
+/* A free chunk of `bytes` that was not there: holes filled, or a region. */
+static sl_mem_chunk_t *grow(sl_mem_pool_t *pool, size_t bytes)
+{
+    sl_mem_chunk_t *chunk = sl_mem_pool_fill(pool, bytes, room_bytes(pool));
+    sl_mem_region_t *region;
+
+    if (chunk != NULL) {
+        return chunk;
+    }
+    region = open_larger(pool, bytes);
+    return region == NULL ? NULL : region->first;
+}
+
+/* Bytes that can be given back: of regions without a used chunk, and of
+ * pieces in the others. */
 static size_t returnable_bytes(const sl_mem_pool_t *pool)
 {
     const sl_mem_region_t *region;
     size_t bytes = 0;
 
     for (region = pool->regions; region != NULL; region = region->next) {
-        bytes += region->used_bytes == 0 ? region->bytes : 0;
+        bytes += region->used_bytes == 0 ? sl_mem_region_held(region)
+                                         : sl_mem_region_trimmable(region);
     }
     return bytes;
 }
@@ -335,43 +365,75 @@ static size_t returnable_bytes(const sl_mem_pool_t *pool)
 /* Make room under the limit, or at the backing, for a region of `bytes`. */
 static int make_room(sl_mem_pool_t *pool, size_t bytes)
 {
+    const size_t need = sl_mem_pool_round_region(pool, bytes);
     const size_t returnable = returnable_bytes(pool);
+    size_t target;
 
-    if (returnable == 0 || bytes > pool->limit_bytes ||
-        pool->held_bytes - returnable > pool->limit_bytes - bytes) {
-        return 0; /* would throw regions away and fail all the same */
+    if (need == 0 || returnable == 0 || need > pool->limit_bytes ||
+        pool->held_bytes - returnable > pool->limit_bytes - need) {
+        return 0; /* would throw memory away and fail all the same */
     }
     if (pool->quiesce != NULL) {
         pool->quiesce(pool->quiesce_ctx);
     }
-    if (room_bytes(pool) >= bytes) {
-        sl_mem_pool_give_back(pool, 0); /* it was the backing that refused */
+    if (room_bytes(pool) >= need) { /* it was the backing that refused */
+        target = pool->held_bytes > need ? pool->held_bytes - need : 0;
+        sl_mem_pool_give_back(pool, 0);
     } else {
-        sl_mem_pool_give_back(pool, pool->limit_bytes - bytes);
+        target = pool->limit_bytes - need;
+        sl_mem_pool_give_back(pool, target);
     }
+    sl_mem_pool_trim(pool, target);
     return 1;
 }
 
 int sl_mem_pool_add_region(sl_mem_pool_t *pool, size_t bytes)
 {
-    return bytes > 0 && bytes <= room_bytes(pool) &&
-           region_open(pool, bytes) != NULL;
+    const size_t need = sl_mem_pool_round_region(pool, bytes);
+
+    return need > 0 && need <= room_bytes(pool) &&
+           region_open(pool, need) != NULL;
+}
+
+/* Whether to give region `a` back before `b`: the smallest that is enough
+ * alone, else the largest. */
+static int is_better_to_close(const sl_mem_region_t *a,
+                              const sl_mem_region_t *b, size_t excess)
+{
+    const size_t held_a = sl_mem_region_held(a);
+    const size_t held_b = b == NULL ? 0 : sl_mem_region_held(b);
+
+    return b == NULL ||
+           (held_a >= excess && (held_b < excess || held_a < held_b)) ||
+           (held_a > held_b && held_b < excess);
+}
+
+/* Regions that are one hole: addresses alone. */
+static void close_hollow(sl_mem_pool_t *pool)
+{
+    sl_mem_region_t *region = pool->regions;
+
+    while (region != NULL) {
+        sl_mem_region_t *next = region->next;
+
+        if (sl_mem_region_held(region) == 0) {
+            region_close(pool, region);
+        }
+        region = next;
+    }
 }
 
 void sl_mem_pool_give_back(sl_mem_pool_t *pool, size_t target_bytes)
 {
+    close_hollow(pool);
     while (pool->held_bytes > target_bytes) {
         const size_t excess = pool->held_bytes - target_bytes;
         sl_mem_region_t *best = NULL;
         sl_mem_region_t *region;
 
-        /* the smallest that is enough alone, else the largest */
         for (region = pool->regions; region != NULL; region = region->next) {
             if (region->used_bytes == 0 &&
-                (best == NULL ||
-                 (region->bytes >= excess &&
-                  (best->bytes < excess || region->bytes < best->bytes)) ||
-                 (region->bytes > best->bytes && best->bytes < excess))) {
+                is_better_to_close(region, best, excess)) {
                 best = region;
             }
         }
@@ -392,9 +454,14 @@ void sl_mem_pool_init(sl_mem_pool_t *pool, const sl_mem_ops_t *ops, void *ctx,
     /* an older, shorter table reads as "not provided" */
     memcpy(&pool->ops, ops,
            ops->size < sizeof(pool->ops) ? ops->size : sizeof(pool->ops));
+    if (pool->ops.trim == NULL || pool->ops.fill == NULL) {
+        pool->ops.piece = NULL;
+    }
     pool->ctx = ctx;
     pool->limit_bytes = limit_bytes;
     pool->next_region_bytes = REGION_MIN_BYTES;
+    pool->unit_bytes =
+        pool->ops.unit == NULL ? SL_MEM_ALIGN_BYTES : pool->ops.unit(ctx);
 }
 
 void sl_mem_pool_cleanup(sl_mem_pool_t *pool)
@@ -420,15 +487,13 @@ sl_mem_chunk_t *sl_mem_pool_alloc(sl_mem_pool_t *pool, size_t bytes,
     sl_mem_chunk_t *chunk = best_fit(pool, bytes, NULL);
 
     if (chunk == NULL) {
-        sl_mem_region_t *region = grow(pool, bytes);
-
-        if (region == NULL && make_room(pool, bytes)) {
-            region = grow(pool, bytes);
+        chunk = grow(pool, bytes);
+        if (chunk == NULL && make_room(pool, bytes)) {
+            chunk = grow(pool, bytes);
         }
-        if (region == NULL) {
+        if (chunk == NULL) {
             return NULL;
         }
-        chunk = region->first;
     }
     return chunk_take(pool, chunk, bytes, owner, end);
 }
@@ -448,15 +513,15 @@ void sl_mem_pool_release(sl_mem_pool_t *pool, sl_mem_chunk_t *chunk)
     chunk->region->used_bytes -= chunk->bytes;
     pool->used_bytes -= chunk->bytes;
     if (chunk->next != NULL && chunk->next->owner == NULL) {
-        bin_remove(pool, chunk->next);
-        chunk_merge_next(pool, chunk);
+        sl_mem_chunk_unbin(pool, chunk->next);
+        sl_mem_chunk_merge_next(pool, chunk);
     }
     if (chunk->prev != NULL && chunk->prev->owner == NULL) {
         chunk = chunk->prev;
-        bin_remove(pool, chunk);
-        chunk_merge_next(pool, chunk);
+        sl_mem_chunk_unbin(pool, chunk);
+        sl_mem_chunk_merge_next(pool, chunk);
     }
-    bin_insert(pool, chunk);
+    sl_mem_chunk_bin(pool, chunk);
 }
 
 sl_mem_chunk_t *sl_mem_pool_next_used(const sl_mem_region_t *region,
@@ -464,7 +529,7 @@ sl_mem_chunk_t *sl_mem_pool_next_used(const sl_mem_region_t *region,
 {
     sl_mem_chunk_t *next = chunk == NULL ? region->first : chunk->next;
 
-    while (next != NULL && next->owner == NULL) {
+    while (next != NULL && !sl_mem_chunk_is_used(next)) {
         next = next->next;
     }
     return next;
@@ -497,7 +562,11 @@ size_t sl_mem_pool_touched(const sl_mem_pool_t *pool)
         return pool->held_bytes;
     }
     for (region = pool->regions; region != NULL; region = region->next) {
-        bytes += pool->ops.touched(pool->ctx, region->ptr, region->bytes);
+        const size_t held = sl_mem_region_held(region);
+        const size_t touched =
+            pool->ops.touched(pool->ctx, region->ptr, region->bytes);
+
+        bytes += touched < held ? touched : held; /* not told of holes */
     }
     return bytes;
 }
@@ -506,21 +575,22 @@ static int region_is_valid(const sl_mem_region_t *region, size_t *n_free_p)
 {
     const sl_mem_chunk_t *chunk;
     const unsigned char *at = region->ptr;
-    size_t used = 0;
+    size_t used = 0, holes = 0;
 
     for (chunk = region->first; chunk != NULL; chunk = chunk->next) {
         if (chunk->ptr != at || chunk->region != region || chunk->bytes == 0 ||
             chunk->bytes % SL_MEM_ALIGN_BYTES != 0 ||
             (chunk->next != NULL && chunk->next->prev != chunk) ||
-            (chunk->owner == NULL && chunk->next != NULL &&
-             chunk->next->owner == NULL)) {
+            (!sl_mem_chunk_is_used(chunk) && chunk->next != NULL &&
+             chunk->next->owner == chunk->owner)) {
             return 0;
         }
         at += chunk->bytes;
-        used += chunk->owner != NULL ? chunk->bytes : 0;
+        used += sl_mem_chunk_is_used(chunk) ? chunk->bytes : 0;
+        holes += chunk->owner == sl_mem_pool_hole ? chunk->bytes : 0;
         *n_free_p += chunk->owner == NULL;
     }
-    return used == region->used_bytes &&
+    return used == region->used_bytes && holes == region->hole_bytes &&
            (size_t)(at - (unsigned char *)region->ptr) == region->bytes;
 }
 
@@ -537,7 +607,7 @@ int sl_mem_pool_is_valid(const sl_mem_pool_t *pool)
         if (!region_is_valid(region, &n_free)) {
             return 0;
         }
-        held += region->bytes;
+        held += sl_mem_region_held(region);
         used += region->used_bytes;
     }
     for (bin = 0; bin < SL_MEM_POOL_BINS; bin++) {

@@ -20,6 +20,8 @@ void sl_mem_stats(const sl_mem_t *mem, sl_mem_stats_t *stats_p)
     stats_p->largest_free_bytes = sl_mem_pool_largest_free(&mem->device);
     stats_p->n_region_allocs =
         mem->device.n_region_allocs + mem->host.n_region_allocs;
+    stats_p->trimmed_bytes =
+        mem->device.trimmed_bytes + mem->host.trimmed_bytes;
     stats_p->n_live_blocks = mem->n_live;
     stats_p->asked_limit_bytes = mem->target_bytes;
     stats_p->pinned_bytes = mem->pinned_bytes;
@@ -37,18 +39,18 @@ static void survey_region(const sl_mem_region_t *region,
     size_t i;
 
     for (chunk = region->first; chunk != NULL; chunk = chunk->next) {
-        const sl_mem_record_t *record = chunk->owner;
+        if (sl_mem_chunk_is_used(chunk)) {
+            const sl_mem_record_t *record = chunk->owner;
 
-        if (record == NULL) {
-            survey->n_free_blocks++;
-        } else {
             bytes[record->mem_class] += chunk->bytes;
+        } else {
+            survey->n_free_blocks += chunk->owner == NULL;
         }
     }
     for (i = 0; i < SL_MEM_N_CLASSES; i++) {
         if (bytes[i] > 0) {
             survey->classes[i].device_bytes += bytes[i];
-            survey->classes[i].region_bytes += region->bytes;
+            survey->classes[i].region_bytes += sl_mem_region_held(region);
         }
     }
     survey->n_regions++;

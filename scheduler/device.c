@@ -194,12 +194,10 @@ out:
 /* Two threads of one core that wake each other for each op: without a slice
  * of its own the one that submits is pushed aside after every op, and is
  * better off on any core. In the background nobody pushes anybody aside. */
-void sl_device_bind_self(const sl_device_t *device)
+static void bind_self(const int *cores, int n_cores)
 {
     const uint64_t slice_ns = 100000;
     sl_machine_sched_t sched;
-    int n_cores = 0;
-    const int *cores = sl_op_manager_cores(device->ops, &n_cores);
 
     if (sl_machine_sched_get(0, &sched) != 0) {
         return;
@@ -213,6 +211,34 @@ void sl_device_bind_self(const sl_device_t *device)
                         sl_machine_sched_is_background(&sched))) {
         (void)sl_machine_bind_self(cores, n_cores);
     }
+}
+
+void sl_device_bind_self(const sl_device_t *device)
+{
+    int n_cores = 0;
+    const int *cores = sl_op_manager_cores(device->ops, &n_cores);
+
+    bind_self(cores, n_cores);
+}
+
+void sl_device_set_bind_self(const sl_device_set_t *set)
+{
+    int *all = malloc(MAX_CORES * sizeof(*all));
+    int n_all = 0, i;
+
+    for (i = 0; all != NULL && i < set->n_devices; i++) {
+        int n_cores = 0;
+        const int *cores = sl_op_manager_cores(set->devices[i].ops, &n_cores);
+
+        if (n_cores == 0 || n_cores > MAX_CORES - n_all) {
+            n_all = 0; /* one may use any core, so may its server */
+            break;
+        }
+        memcpy(all + n_all, cores, (size_t)n_cores * sizeof(*all));
+        n_all += n_cores;
+    }
+    bind_self(all, n_all);
+    free(all);
 }
 
 /* ---- sets ---- */

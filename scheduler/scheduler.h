@@ -377,6 +377,9 @@ SL_API void sl_device_set_destroy(sl_device_set_t *set);
  *  push each other aside. Does nothing where the system has no such slice. */
 SL_API void sl_device_bind_self(const sl_device_t *device);
 
+/** Likewise for a thread that serves all devices of the set. */
+SL_API void sl_device_set_bind_self(const sl_device_set_t *set);
+
 /** What the processor calls itself, or its architecture, into text. */
 SL_API void sl_device_cpu_model(char *text, size_t text_bytes);
 

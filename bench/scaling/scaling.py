@@ -26,6 +26,8 @@ import subprocess
 import sys
 import tempfile
 
+IDEAL_ROUNDS = 2  # stages are measured alone in so many rounds
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PEER = os.path.join(HERE, "torch_rank.py")
@@ -178,6 +180,12 @@ def median_step(runs):
     return statistics.median(ms for r in runs for ms in r["step_ms"][2:])
 
 
+def tell(case, number, way, label, runs):
+    """Progress, so that a run that is cut short has said something."""
+    print(f"{case} {number}: {label}, {way}: {median_step(runs[-1:]):.2f} ms",
+          file=sys.stderr, flush=True)
+
+
 def print_edges(runs):
     """Of the latest run; the latency is from queued to left."""
     for edge in runs[-1]["edges"]:
@@ -196,12 +204,15 @@ def run_case(name, arguments):
         ours = {way: [] for way in ways}
         theirs = {way: [] for way in ways}
         ideals = {way: [] for way in ways}
-        for _ in range(arguments.rounds):
+        for number in range(arguments.rounds):
             for way in ways:
                 ours[way].append(case.sluice(way))
-                ideals[way].append(case.sluice_ideal(way))
+                tell(name, number, way, "sluice", ours[way])
+                if number < IDEAL_ROUNDS:
+                    ideals[way].append(case.sluice_ideal(way))
                 if arguments.python is not None:
                     theirs[way].append(case.torch(way))
+                    tell(name, number, way, "torch", theirs[way])
     print(f"\n{name}: batch {case.batch}, {case.micro} micro-batches in all\n"
           f"{'':<10} {'way':<16} {'ms':>9} {'speed-up':>8} {'ideal':>6} "
           f"{'of ideal':>8}")

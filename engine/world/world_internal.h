@@ -114,7 +114,7 @@ struct sl_link {
     sl_world_t *world;
     int rank, size;
     char (*hosts)[SL_WORLD_HOST_BYTES]; /**< owned, one a rank */
-    int is_cuda_aware; /**< set by start */
+    int is_cuda_aware;                  /**< set by start */
 };
 
 /** Called by links, on the communication thread, from poll. */
@@ -230,12 +230,12 @@ typedef struct sl_request {
     const void *source; /**< put */
     void *target;       /**< get */
     size_t bytes;
-    uint64_t n_sums;    /**< recover: that this rank has ended */
-    int is_uneven;      /**< recover: ranks have ended different numbers */
+    uint64_t n_sums;       /**< recover: that this rank has ended */
+    int is_uneven;         /**< recover: ranks have ended different numbers */
     void (*fn)(void *ctx); /**< call */
     void *ctx;             /**< likewise */
-    int is_done;        /**< guarded by world->lock */
-    sl_status_t status; /**< guarded by world->lock */
+    int is_done;           /**< guarded by world->lock */
+    sl_status_t status;    /**< guarded by world->lock */
     char detail[SL_WORLD_DETAIL_BYTES];
 } sl_request_t;
 

@@ -21,6 +21,14 @@
 
 #define FULL_WARP 0xffffffffu
 
+/* The loop that follows: loads of n rounds before the first is used. */
+#ifdef SL_CUDA_STANDIN
+#define UNROLL(n)
+#else
+#define UNROLL_PRAGMA(text) _Pragma(#text)
+#define UNROLL(n) UNROLL_PRAGMA(unroll n)
+#endif
+
 /* ---- storage ---- */
 
 struct bf16_t {

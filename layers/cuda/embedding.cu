@@ -327,6 +327,7 @@ static __global__ void token_grads(sort_t sort, const T *dout, float *grad,
         for (int warp = 0; warp < WARPS; warp++) {
             n_rows += n_alike[warp];
         }
+        UNROLL(8)
         for (int row = 0; row < n_rows; row++) {
             float d[N];
 
@@ -355,6 +356,7 @@ static __global__ void position_grads(const T *dout, float *grad, int64_t n,
         float sum[N], d[N];
 
         load_pack<N>(grad, position * width + column, count, aligned, sum);
+        UNROLL(4)
         for (int64_t i = position; i < n; i += time) {
             load_pack<N>(dout, i * width + column, count, aligned, d);
             for (int k = 0; k < N; k++) {

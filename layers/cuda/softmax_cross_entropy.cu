@@ -41,10 +41,12 @@ static int threads_of(int64_t classes)
     return classes <= 256 ? 32 : classes <= 2048 ? 128 : 256;
 }
 
+/* A class, and not the one that is ignored. */
 static __device__ __forceinline__ int is_target(const spec_t &spec,
                                                 int64_t target)
 {
-    return target >= 0 && target < spec.classes;
+    return target >= 0 && target < spec.classes &&
+           target != spec.ignore_index;
 }
 
 /* Where class 0 of a row is, and how far the classes are apart. */

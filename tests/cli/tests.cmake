@@ -27,6 +27,16 @@ if(SL_CUDA STREQUAL "STANDIN")
     set_tests_properties(cuda.cli PROPERTIES LABELS cuda TIMEOUT 900
         ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
 endif()
+set(sl_doctor_cuda no)
+if(SL_CUDA STREQUAL "STANDIN")
+    set(sl_doctor_cuda standin)
+elseif(SL_HAVE_CUDA)
+    set(sl_doctor_cuda toolkit)
+endif()
+add_test(NAME cli.doctor
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_doctor.sh
+        $<TARGET_FILE:sluice> $<TARGET_FILE_DIR:sl_fake_nvml> ${sl_doctor_cuda})
+list(APPEND sl_scripts cli.doctor)
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers

@@ -13,11 +13,11 @@
 #endif
 
 enum {
-    MAX_ITEMS = 4096,
+    MAX_ITEMS = 32768,
     GUARD_BYTES = 512, /* on each side */
     GUARD_BYTE = 0xa5,
     POISON_BYTE = 0xff,
-    MAX_LAYERS = 64
+    MAX_LAYERS = 512
 };
 
 typedef struct array {

@@ -6,6 +6,8 @@
 #ifndef SL_TESTS_CUDA_LAYER_RUN_H
 #define SL_TESTS_CUDA_LAYER_RUN_H
 
+#include <cuda_runtime_api.h>
+
 #include "scheduler/cuda.h"
 #include "tests/cuda/kernel_bed.h"
 

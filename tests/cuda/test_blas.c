@@ -583,6 +583,7 @@ static void unordered_use_is_seen(void **state)
     sl_assert_contains(standin_report(0), "cublasLtMatmul");
     standin_clear_reports();
     assert_int_equal(cudaStreamSynchronize(bed_stream()), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(other), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
     standin_set_delay_us(0);
     work_free(&work);

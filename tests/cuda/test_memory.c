@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of CUDA devices under the allocator: refusals, failures, devices. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,12 +9,29 @@
 #include "tests/support/sl_test.h"
 
 #define MIB ((size_t)1 << 20)
+#define VIRTUAL_BYTES (MIB / 4)
+
+/* Regions by cudaMalloc, and by virtual memory management. */
+static int set_up_whole(void **state)
+{
+    standin_set_granularity(0);
+    return sl_test_setup(state);
+}
+
+static int set_up_virtual(void **state)
+{
+    standin_set_granularity(VIRTUAL_BYTES);
+    return sl_test_setup(state);
+}
 
 static int reset(void **state)
 {
     const int n_live = standin_n_live();
     const int n_reports = standin_n_reports();
 
+    if (n_reports > 0) {
+        (void)fprintf(stderr, "%s\n", standin_report(0));
+    }
     standin_reset();
     return sl_test_teardown(state) || n_live != 0 || n_reports != 0;
 }
@@ -236,6 +254,7 @@ static void use(void)
  * unordered was used. */
 static void every_failure_is_survived(void **state)
 {
+    const size_t granularity = standin_granularity();
     int entry, n_failures = 0;
 
     (void)state;
@@ -245,7 +264,9 @@ static void every_failure_is_survived(void **state)
 
         do {
             const sl_status_t expected =
-                entry == STANDIN_cudaMalloc || entry == STANDIN_cudaHostAlloc
+                entry == STANDIN_cudaMalloc || entry == STANDIN_cudaHostAlloc ||
+                        entry == STANDIN_cuMemCreate ||
+                        entry == STANDIN_cuMemAddressReserve
                     ? SL_ERR_NO_MEMORY
                     : SL_ERR_DEVICE;
 
@@ -269,12 +290,15 @@ static void every_failure_is_survived(void **state)
             }
             assert_int_equal(standin_n_reports(), 0);
             standin_reset();
+            standin_set_granularity(granularity);
         } while (has_failed);
     }
     assert_true(n_failures > 30);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, sl_test_setup, reset)
+#define T(name)                                                                \
+    cmocka_unit_test_setup_teardown(name, set_up_whole, reset),                \
+        cmocka_unit_test_setup_teardown(name, set_up_virtual, reset)
 
 int main(void)
 {

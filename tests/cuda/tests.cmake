@@ -11,6 +11,16 @@ if(SL_HAVE_CUDA)
     foreach(name IN LISTS sl_cuda_kernel_tests)
         sl_test(cuda ${name} LINK sl_cuda_bed)
     endforeach()
+    add_library(sl_cuda_image_bed STATIC cuda/image_check.c)
+    set_target_properties(sl_cuda_image_bed PROPERTIES C_EXTENSIONS OFF)
+    target_link_libraries(sl_cuda_image_bed PUBLIC sl_cuda_bed
+        PRIVATE $<BUILD_INTERFACE:sl_warnings>)
+    foreach(name batch_norm conv2d dnn_attention image pool)
+        sl_test(cuda ${name} LINK sl_cuda_image_bed)
+        if(NOT SL_CUDA STREQUAL "STANDIN")
+            set_tests_properties(cuda.${name} PROPERTIES LABELS gpu)
+        endif()
+    endforeach()
     if(NOT SL_CUDA STREQUAL "STANDIN")
         set_tests_properties(cuda.cross_entropy cuda.elementwise
             cuda.embedding cuda.layer_norm cuda.optimizer PROPERTIES
@@ -125,17 +135,35 @@ if(SL_CUDA STREQUAL "STANDIN")
         endforeach()
     endforeach()
 
-    # the allocator's own tests, on the memory of a device
+    sl_test(cuda memory_vmm LINK sl_cuda_test_kernels sl_memory)
+
+    # the allocator's own tests, on the memory of a device: regions that are
+    # whole, and regions that give parts of themselves back
     foreach(name alloc antman budget limit model pain race)
-        set(target test_cuda_memory_${name})
-        add_executable(${target} memory/test_${name}.c)
-        set_target_properties(${target} PROPERTIES C_EXTENSIONS OFF
-            RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-        target_compile_definitions(${target} PRIVATE SL_TESTS_MEMORY_CUDA=1)
-        target_link_libraries(${target} PRIVATE sl_memory sl_test_support
-            $<BUILD_INTERFACE:sl_warnings>)
-        add_test(NAME cuda.memory_${name} COMMAND ${target})
-        set_tests_properties(cuda.memory_${name} PROPERTIES LABELS cuda
-            TIMEOUT 300)
+        foreach(mode 1 2)
+            set(test memory_${name})
+            if(mode EQUAL 2)
+                set(test memory_vmm_${name})
+            endif()
+            add_executable(test_cuda_${test} memory/test_${name}.c)
+            set_target_properties(test_cuda_${test} PROPERTIES C_EXTENSIONS OFF
+                RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+            target_compile_definitions(test_cuda_${test} PRIVATE
+                SL_TESTS_MEMORY_CUDA=${mode})
+            target_link_libraries(test_cuda_${test} PRIVATE sl_memory
+                sl_test_support $<BUILD_INTERFACE:sl_warnings>)
+            add_test(NAME cuda.${test} COMMAND test_cuda_${test})
+            set_tests_properties(cuda.${test} PROPERTIES LABELS cuda
+                TIMEOUT 300)
+        endforeach()
     endforeach()
+
+    # the script for a real GPU: its parts, tiny
+    if(NOT SL_SANITIZE)
+        add_test(NAME cuda.gpu_script
+            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/run.sh --standin
+                --build ${PROJECT_BINARY_DIR} --only doctor,ops)
+        set_tests_properties(cuda.gpu_script PROPERTIES LABELS cuda
+            TIMEOUT 900 RUN_SERIAL TRUE)
+    endif()
 endif()

@@ -123,6 +123,19 @@ static cudaError_t copy_queue(cudaStream_t asked, void *to, const void *from,
     return cudaSuccess;
 }
 
+/* Memory that is mapped is copied between devices in place, or by
+ * cudaMemcpyPeerAsync. */
+static int is_reachable(const void *to, const void *from, size_t bytes)
+{
+    const allocation_t *a = memory_find(to), *b = memory_find(from);
+    const uintptr_t to_at = (uintptr_t)to, from_at = (uintptr_t)from;
+
+    return a == NULL || b == NULL || a->device < 0 || b->device < 0 ||
+           a->device == b->device || (!a->is_reserved && !b->is_reserved) ||
+           memory_is_usable(b->device, a, to_at, to_at + bytes) ||
+           memory_is_usable(a->device, b, from_at, from_at + bytes);
+}
+
 static cudaError_t copy_call(cudaStream_t stream, void *to, const void *from,
                              size_t bytes, enum cudaMemcpyKind kind,
                              int is_sync, int is_late, const char *name)
@@ -132,6 +145,11 @@ static cudaError_t copy_call(cudaStream_t stream, void *to, const void *from,
     lock();
     if (!is_kind(kind, memory_is_device(to), memory_is_device(from))) {
         error = cudaErrorInvalidMemcpyDirection;
+    } else if (!is_reachable(to, from, bytes)) {
+        standin_complain("%s between devices of which none has access to the "
+                         "other's mapped memory",
+                         name);
+        error = cudaErrorInvalidValue;
     } else {
         error = copy_queue(stream, to, from, bytes, is_sync, is_late, name);
     }

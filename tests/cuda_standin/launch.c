@@ -135,9 +135,11 @@ static int declare_all(cudaStream_t stream, const char *name)
 
     for (i = 0; i < n_declared; i++) {
         const allocation_t *allocation = memory_find(declared[i].ptr);
+        const uintptr_t at = (uintptr_t)declared[i].ptr;
 
-        if (allocation != NULL && allocation->device >= 0 &&
-            !standin_is_peer(stream->device, allocation->device)) {
+        if (allocation != NULL &&
+            !memory_is_usable(stream->device, allocation, at,
+                              at + declared[i].bytes)) {
             standin_complain("kernel %s on device %d uses memory of device %d "
                              "without peer access",
                              name, stream->device, allocation->device);

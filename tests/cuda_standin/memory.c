@@ -134,37 +134,133 @@ static void *record_new(allocation_t **at, uintptr_t base, size_t bytes,
     return (void *)base;
 }
 
-/* First fit: pages and a guard page. NULL when the device is full. */
-static void *device_alloc(int device, size_t bytes)
+static uintptr_t align_up(uintptr_t at, size_t alignment)
+{
+    return (at + alignment - 1) / alignment * alignment;
+}
+
+/* First fit: pages and a guard page. NULL when the addresses end. */
+static allocation_t *addresses_take(int device, size_t bytes, size_t alignment)
 {
     allocation_t **at = &allocations[device];
     size_t span;
     uintptr_t base, end;
-    void *ptr;
 
     make_arena();
-    if (bytes > standin_memory() ||
-        used_bytes[device] + bytes > standin_memory()) {
+    if (bytes > DEVICE_BYTES) {
         return NULL;
     }
     span = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES;
     base = (uintptr_t)seen + (size_t)device * DEVICE_BYTES;
     end = base + DEVICE_BYTES;
-    for (; *at != NULL && (*at)->base - base < span; at = &(*at)->next) {
-        base = (*at)->base + (*at)->span;
+    base = align_up(base, alignment);
+    for (; *at != NULL && (*at)->base < base + span; at = &(*at)->next) {
+        base = align_up((*at)->base + (*at)->span, alignment);
     }
     if (base + span > end) {
         return NULL;
     }
-    ptr = record_new(at, base, bytes, span, device);
+    (void)record_new(at, base, bytes, span, device);
+    return *at;
+}
+
+int memory_take(int device, size_t bytes)
+{
+    if (bytes > standin_memory() ||
+        used_bytes[device] + bytes > standin_memory()) {
+        return 0;
+    }
     used_bytes[device] += bytes;
-    (void)mprotect(memory_alias(ptr), span - PAGE_BYTES,
-                   PROT_READ | PROT_WRITE);
-    UNPOISON(memory_alias(ptr), bytes);
-    POISON((unsigned char *)memory_alias(ptr) + bytes,
-           span - PAGE_BYTES - bytes);
-    memset(memory_alias(ptr), 0xff, bytes < FILL_BYTES ? bytes : FILL_BYTES);
-    return ptr;
+    return 1;
+}
+
+void memory_give(int device, size_t bytes)
+{
+    used_bytes[device] -= bytes;
+}
+
+void memory_open(uintptr_t at, size_t bytes)
+{
+    unsigned char *own = memory_alias((void *)at);
+    const size_t pages = align_up(bytes, PAGE_BYTES);
+
+    (void)mprotect(own, pages, PROT_READ | PROT_WRITE);
+    UNPOISON(own, bytes);
+    POISON(own + bytes, pages - bytes);
+    memset(own, 0xff, bytes < FILL_BYTES ? bytes : FILL_BYTES);
+}
+
+void memory_close(uintptr_t at, size_t bytes)
+{
+    unsigned char *own = memory_alias((void *)at);
+    const size_t pages = align_up(bytes, PAGE_BYTES);
+
+    POISON(own, pages);
+    (void)mprotect(own, pages, PROT_NONE);
+    (void)fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    (off_t)(at - (uintptr_t)seen), (off_t)pages);
+}
+
+/* NULL when the device is full. */
+static void *device_alloc(int device, size_t bytes)
+{
+    allocation_t *made;
+
+    if (!memory_take(device, bytes)) {
+        return NULL;
+    }
+    made = addresses_take(device, bytes, PAGE_BYTES);
+    if (made == NULL) {
+        memory_give(device, bytes);
+        return NULL;
+    }
+    memory_open(made->base, bytes);
+    return (void *)made->base;
+}
+
+void *memory_reserve(int device, size_t bytes, size_t alignment)
+{
+    allocation_t *made = addresses_take(device, bytes, alignment);
+
+    if (made == NULL) {
+        return NULL;
+    }
+    made->is_reserved = 1;
+    return (void *)made->base;
+}
+
+int memory_is_mapped(const allocation_t *allocation, uintptr_t begin,
+                     uintptr_t end)
+{
+    const mapping_t *mapping = allocation->mappings;
+
+    for (; mapping != NULL && begin < end; mapping = mapping->next) {
+        if (mapping->begin <= begin && mapping->end > begin) {
+            begin = mapping->end;
+        }
+    }
+    return !allocation->is_reserved || begin >= end;
+}
+
+int memory_is_usable(int device, const allocation_t *allocation,
+                     uintptr_t begin, uintptr_t end)
+{
+    const mapping_t *mapping;
+
+    if (allocation->device < 0) {
+        return 1;
+    }
+    if (!allocation->is_reserved) {
+        return standin_is_peer(device, allocation->device);
+    }
+    for (mapping = allocation->mappings; mapping != NULL;
+         mapping = mapping->next) {
+        if (mapping->begin < end && begin < mapping->end &&
+            (mapping->devices >> device & 1u) == 0) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 void memory_free(allocation_t *allocation)
@@ -178,14 +274,9 @@ void memory_free(allocation_t *allocation)
     *at = allocation->next;
     if (device < 0) {
         free((void *)allocation->base);
-    } else {
-        used_bytes[device] -= allocation->bytes;
-        POISON(memory_alias((void *)allocation->base), allocation->span);
-        (void)mprotect(memory_alias((void *)allocation->base), allocation->span,
-                       PROT_NONE);
-        (void)fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                        (off_t)(allocation->base - (uintptr_t)seen),
-                        (off_t)allocation->span);
+    } else if (!allocation->is_reserved) {
+        memory_give(device, allocation->bytes);
+        memory_close(allocation->base, allocation->bytes);
     }
     while (allocation->accesses != NULL) {
         access_t *access = allocation->accesses;
@@ -236,7 +327,8 @@ cudaError_t cudaFree(void *ptr)
     }
     lock();
     allocation = find_start(ptr);
-    if (allocation == NULL || allocation->device < 0 || allocation->is_freed) {
+    if (allocation == NULL || allocation->device < 0 || allocation->is_freed ||
+        allocation->is_reserved) {
         standin_complain("cudaFree of what is not (or no longer) allocated");
         unlock();
         return standin_give(cudaErrorInvalidValue);

@@ -118,6 +118,13 @@ int order_use(cudaStream_t stream, const void *ptr, size_t bytes, int is_write,
                                                 : ": past the end");
         return 0;
     }
+    if (!memory_is_mapped(allocation, begin, end)) {
+        standin_complain("%s on stream %d %s %zu bytes of addresses that have "
+                         "no (or no longer any) memory",
+                         name, stream->slot, is_write ? "writes" : "reads",
+                         bytes);
+        return 0;
+    }
     forget_ended(allocation);
     check(stream, allocation, begin, end, is_write, name);
     forget_covered(allocation, &stream->clock, begin, end, is_write);
@@ -130,4 +137,26 @@ void order_free(cudaStream_t stream, allocation_t *allocation, const char *name)
     forget_ended(allocation);
     check(stream, allocation, allocation->base,
           allocation->base + allocation->bytes, 1, name);
+}
+
+int order_unmap(allocation_t *allocation, uintptr_t begin, uintptr_t end)
+{
+    const access_t *access;
+
+    forget_ended(allocation);
+    for (access = allocation->accesses; access != NULL; access = access->next) {
+        if (access->begin < end && begin < access->end) {
+            standin_complain(
+                "cuMemUnmap of bytes %zu..%zu of a range of %zu; %s on stream "
+                "%d, which %s bytes %zu..%zu, has not been waited for",
+                (size_t)(begin - allocation->base),
+                (size_t)(end - allocation->base), allocation->bytes,
+                access->name, access->slot,
+                access->is_write ? "writes" : "reads",
+                (size_t)(access->begin - allocation->base),
+                (size_t)(access->end - allocation->base));
+            return 0;
+        }
+    }
+    return 1;
 }

@@ -28,6 +28,7 @@ static struct {
     standin_failure_t failure;
     int n_devices;
     size_t memory_bytes;
+    size_t granularity;
     int is_reverse;
     unsigned delay_us;
     cudaError_t sticky[MAX_DEVICES];
@@ -174,6 +175,8 @@ static void set_defaults(void)
     g.fails = 0;
     g.n_devices = default_devices();
     g.memory_bytes = (size_t)3 << 30;
+    g.granularity = (size_t)2 << 20;
+    driver_reset();
     g.is_reverse = getenv("SL_STANDIN_REVERSE") != NULL;
     g.delay_us = delay == NULL ? 0 : (unsigned)strtoul(delay, NULL, 10);
     read_environment();
@@ -248,6 +251,14 @@ void standin_set_memory(size_t bytes)
     unlock();
 }
 
+void standin_set_granularity(size_t bytes)
+{
+    lock();
+    make_ready();
+    g.granularity = bytes;
+    unlock();
+}
+
 void standin_set_reverse(int is_reverse)
 {
     lock();
@@ -269,7 +280,8 @@ int standin_n_live(void)
     int n;
 
     lock();
-    n = memory_n_live() + streams_n_live() + graphs_n_live();
+    n = memory_n_live() + driver_n_live() + streams_n_live() + graphs_n_live() +
+        dnn_n_live();
     unlock();
     return n;
 }
@@ -292,6 +304,11 @@ int standin_n_devices(void)
 size_t standin_memory(void)
 {
     return g.memory_bytes;
+}
+
+size_t standin_granularity(void)
+{
+    return g.granularity;
 }
 
 int standin_device(void)

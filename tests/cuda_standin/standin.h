@@ -37,6 +37,37 @@ extern "C" {
     X(cublasLtMatmulAlgoGetHeuristic)                                          \
     X(cublasLtMatmulAlgoConfigGetAttribute)                                    \
     X(cublasLtMatmul)
+/** Those of cuDNN; its descriptions need no device. */
+#define SL_STANDIN_DNN_MAP(X)                                                  \
+    X(cudnnCreate)                                                             \
+    X(cudnnDestroy)                                                            \
+    X(cudnnSetStream)                                                          \
+    X(cudnnCreateTensorDescriptor)                                             \
+    X(cudnnSetTensor4dDescriptor)                                              \
+    X(cudnnDestroyTensorDescriptor)                                            \
+    X(cudnnCreateFilterDescriptor)                                             \
+    X(cudnnSetFilter4dDescriptor)                                              \
+    X(cudnnDestroyFilterDescriptor)                                            \
+    X(cudnnCreateConvolutionDescriptor)                                        \
+    X(cudnnSetConvolution2dDescriptor)                                         \
+    X(cudnnSetConvolutionGroupCount)                                           \
+    X(cudnnSetConvolutionMathType)                                             \
+    X(cudnnDestroyConvolutionDescriptor)                                       \
+    X(cudnnGetConvolutionForwardAlgorithm_v7)                                  \
+    X(cudnnGetConvolutionForwardWorkspaceSize)                                 \
+    X(cudnnConvolutionForward)                                                 \
+    X(cudnnGetConvolutionBackwardDataAlgorithm_v7)                             \
+    X(cudnnGetConvolutionBackwardDataWorkspaceSize)                            \
+    X(cudnnConvolutionBackwardData)                                            \
+    X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                           \
+    X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                          \
+    X(cudnnConvolutionBackwardFilter)                                          \
+    X(cudnnBackendCreateDescriptor)                                            \
+    X(cudnnBackendDestroyDescriptor)                                           \
+    X(cudnnBackendFinalize)                                                    \
+    X(cudnnBackendSetAttribute)                                                \
+    X(cudnnBackendGetAttribute)                                                \
+    X(cudnnBackendExecute)
 
 /** Those of NCCL; an injected error is an ncclResult_t. */
 #define SL_STANDIN_NCCL_MAP(X)                                                 \
@@ -66,6 +97,17 @@ extern "C" {
     X(cudaDeviceSynchronize)                                                   \
     X(cudaDeviceCanAccessPeer)                                                 \
     X(cudaDeviceEnablePeerAccess)                                              \
+    X(cudaGetDriverEntryPointByVersion)                                        \
+    X(cuDeviceGet)                                                             \
+    X(cuDeviceGetAttribute)                                                    \
+    X(cuMemGetAllocationGranularity)                                           \
+    X(cuMemAddressReserve)                                                     \
+    X(cuMemAddressFree)                                                        \
+    X(cuMemCreate)                                                             \
+    X(cuMemRelease)                                                            \
+    X(cuMemMap)                                                                \
+    X(cuMemUnmap)                                                              \
+    X(cuMemSetAccess)                                                          \
     X(cudaMalloc)                                                              \
     X(cudaFree)                                                                \
     X(cudaMallocAsync)                                                         \
@@ -99,6 +141,7 @@ extern "C" {
     X(cudaGraphExecDestroy)                                                    \
     X(cudaGraphDestroy)                                                        \
     SL_STANDIN_BLAS_MAP(X)                                                     \
+    SL_STANDIN_DNN_MAP(X)                                                      \
     SL_STANDIN_NCCL_MAP(X)
 
 typedef enum standin_entry {
@@ -142,6 +185,10 @@ uint64_t standin_n_blocking_copies(void);
  *  8 GiB). */
 void standin_set_devices(int n_devices);
 void standin_set_memory(size_t bytes);
+/** Units of memory that is mapped (default 2 MiB; a power of two of at least
+ *  4096); 0: the devices cannot do it. */
+void standin_set_granularity(size_t bytes);
+size_t standin_granularity(void);
 /** Run the threads of a block, and the blocks, from the last to the first:
  *  a missing barrier then gives other results. */
 void standin_set_reverse(int is_reverse);
@@ -158,7 +205,8 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
-/** Live allocations of device and pinned memory, streams, events, graphs. */
+/** Live allocations of device and pinned memory, streams, events, graphs and
+ *  descriptors of libraries. */
 int standin_n_live(void);
 size_t standin_device_bytes(int device);
 /** Communicators of NCCL that live. */

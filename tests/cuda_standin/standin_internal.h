@@ -79,13 +79,23 @@ typedef struct access {
     char name[NAME_BYTES];
 } access_t;
 
+/* Memory at a part of a range of addresses. */
+typedef struct mapping {
+    struct mapping *next; /* by address */
+    uintptr_t begin, end;
+    uint64_t handle;
+    unsigned devices; /* bit d: device d has access */
+} mapping_t;
+
 typedef struct allocation {
     struct allocation *next; /* by address */
     uintptr_t base;
-    size_t bytes; /* as asked */
-    size_t span;  /* whole pages and a guard page */
-    int device;   /* -1: pinned host memory */
-    int is_freed; /* by work that is queued */
+    size_t bytes;    /* as asked */
+    size_t span;     /* whole pages and a guard page */
+    int device;      /* -1: pinned host memory */
+    int is_freed;    /* by work that is queued */
+    int is_reserved; /* addresses only: usable where memory is mapped */
+    mapping_t *mappings;
     access_t *accesses;
 } allocation_t;
 
@@ -96,6 +106,23 @@ void memory_free(allocation_t *allocation);
 /* The address that the CPU can use: kernels and copies only. */
 void *memory_alias(const void *ptr);
 int memory_n_live(void);
+/* Addresses of a device; NULL: none left. */
+void *memory_reserve(int device, size_t bytes, size_t alignment);
+/* Count memory of a device as used. @return 0 when it has not as much */
+int memory_take(int device, size_t bytes);
+void memory_give(int device, size_t bytes);
+/* Let the CPU's address of pages be used: full of NaN; and not any more. */
+void memory_open(uintptr_t at, size_t bytes);
+void memory_close(uintptr_t at, size_t bytes);
+/* Whether all of [begin, end) has memory. */
+int memory_is_mapped(const allocation_t *allocation, uintptr_t begin,
+                     uintptr_t end);
+/* Whether the device may use these bytes in place. */
+int memory_is_usable(int device, const allocation_t *allocation,
+                     uintptr_t begin, uintptr_t end);
+/* Handles of memory. */
+int driver_n_live(void);
+void driver_reset(void);
 
 /* ---- streams ---- */
 
@@ -148,6 +175,10 @@ int graph_refuses(cudaStream_t stream);
 int graph_refuses_entry(standin_entry_t entry);
 void graph_forget(cudaStream_t stream); /* which ends */
 int graphs_n_live(void);
+/* ---- libraries ---- */
+
+/* Descriptors of cuDNN. The lock is held. */
+int dnn_n_live(void);
 
 /* ---- order ---- */
 
@@ -158,6 +189,9 @@ int order_use(cudaStream_t stream, const void *ptr, size_t bytes, int is_write,
 /* The memory goes away by work of the stream. */
 void order_free(cudaStream_t stream, allocation_t *allocation,
                 const char *name);
+/* Bytes lose their memory: no work may use them that the host has not seen
+ * end. @return 0 when some does, reported */
+int order_unmap(allocation_t *allocation, uintptr_t begin, uintptr_t end);
 
 /* ---- kernels ---- */
 

@@ -380,7 +380,8 @@ static void test_n_moments(void **state)
 static double sum_squares(const float *values, size_t n, int n_threads)
 {
     double sum = -1.0;
-    const sl_norm_run_t run = {values, n, n_threads, &sum};
+    const sl_norm_run_t run = {
+        .values = values, .n = n, .n_threads = n_threads, .sum_p = &sum};
 
     run_op(sl_optimizer_op_sum_squares, &run, sizeof(run), n_threads);
     return sum;

@@ -2,8 +2,9 @@
 /**
  * @file memory_bed.h
  * A backing for allocator tests that counts and refuses when told: host
- * memory, or with SL_TESTS_MEMORY_CUDA a CUDA device's, which tests touch
- * with bed_put(), bed_get() and bed_set() only.
+ * memory, or with SL_TESTS_MEMORY_CUDA a CUDA device's (1: whole regions, 2:
+ * regions that give parts back), which tests touch with bed_put(), bed_get()
+ * and bed_set() only.
  */
 #ifndef SL_TESTS_MEMORY_BED_H
 #define SL_TESTS_MEMORY_BED_H
@@ -21,6 +22,7 @@
 
 #ifdef SL_TESTS_MEMORY_CUDA
 #include "memory/cuda.h"
+#include "standin.h"
 
 /* Device 0, for the process. */
 static inline void *bed_backing_ctx(void)
@@ -28,6 +30,7 @@ static inline void *bed_backing_ctx(void)
     static sl_mem_cuda_t *cuda;
 
     if (cuda == NULL) {
+        standin_set_granularity(SL_TESTS_MEMORY_CUDA == 2 ? 4096 : 0);
         sl_assert_ok(sl_mem_cuda_create(0, &cuda));
     }
     return cuda;
@@ -45,6 +48,10 @@ static inline void bed_put(void *to, const void *from, size_t bytes)
 
 /* For tests of what only memory of the CPU does. */
 #define BED_HOST_ONLY() skip()
+#if SL_TESTS_MEMORY_CUDA == 2
+/* For tests of what regions that stay whole stand in the way of. */
+#define BED_WHOLE_ONLY() skip()
+#endif
 #else
 static inline void *bed_backing_ctx(void)
 {
@@ -62,6 +69,9 @@ static inline void bed_put(void *to, const void *from, size_t bytes)
 }
 
 #define BED_HOST_ONLY() ((void)0)
+#endif
+#ifndef BED_WHOLE_ONLY
+#define BED_WHOLE_ONLY() ((void)0)
 #endif
 
 /* Copy into a block's memory, out of it, and fill it. */
@@ -83,6 +93,10 @@ static inline void bed_set(void *to, int value, size_t bytes)
     }
 }
 
+enum {
+    BED_HOLES = 256
+};
+
 typedef struct bed {
     atomic_size_t held_bytes;
     atomic_int n_live;
@@ -92,7 +106,29 @@ typedef struct bed {
     size_t max_bytes; /* larger regions are refused; 0 = any */
     int n_copies;
     int fail_copies;
+    /* what regions gave back of themselves; the allocator's lock guards it */
+    struct {
+        const void *region;
+        size_t bytes;
+    } holes[BED_HOLES];
 } bed_t;
+
+/* Bytes of the region that are not held: its entry, made when there is none.
+ */
+static inline size_t *bed_hole(bed_t *bed, const void *region)
+{
+    int i, free_entry = -1;
+
+    for (i = 0; i < BED_HOLES; i++) {
+        if (bed->holes[i].bytes > 0 && bed->holes[i].region == region) {
+            return &bed->holes[i].bytes;
+        }
+        free_entry = bed->holes[i].bytes == 0 ? i : free_entry;
+    }
+    assert_true(free_entry >= 0);
+    bed->holes[free_entry].region = region;
+    return &bed->holes[free_entry].bytes;
+}
 
 static inline sl_status_t bed_alloc(void *ctx, size_t bytes, void **ptr_p)
 {
@@ -116,9 +152,11 @@ static inline sl_status_t bed_alloc(void *ctx, size_t bytes, void **ptr_p)
 static inline void bed_release(void *ctx, void *ptr, size_t bytes)
 {
     bed_t *bed = ctx;
+    size_t *hole = bed_hole(bed, ptr);
 
-    atomic_fetch_sub(&bed->held_bytes, bytes);
+    atomic_fetch_sub(&bed->held_bytes, bytes - *hole);
     atomic_fetch_sub(&bed->n_live, 1);
+    *hole = 0;
     bed_backing()->release(bed_backing_ctx(), ptr, bytes);
 }
 
@@ -143,6 +181,54 @@ static inline size_t bed_touched(void *ctx, const void *ptr, size_t bytes)
                : bed_backing()->touched(bed_backing_ctx(), ptr, bytes);
 }
 
+static inline size_t bed_unit(void *ctx)
+{
+    (void)ctx;
+    return bed_backing()->unit == NULL ? (size_t)SL_MEM_ALIGN_BYTES
+                                       : bed_backing()->unit(bed_backing_ctx());
+}
+
+static inline size_t bed_piece(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    return bed_backing()->piece == NULL
+               ? 0
+               : bed_backing()->piece(bed_backing_ctx(), bytes);
+}
+
+static inline sl_status_t bed_trim(void *ctx, void *region, size_t offset,
+                                   size_t bytes)
+{
+    bed_t *bed = ctx;
+    const sl_status_t status =
+        bed_backing()->trim(bed_backing_ctx(), region, offset, bytes);
+
+    if (status == SL_OK) {
+        atomic_fetch_sub(&bed->held_bytes, bytes);
+        *bed_hole(bed, region) += bytes;
+    }
+    return status;
+}
+
+static inline sl_status_t bed_refill(void *ctx, void *region, size_t offset,
+                                     size_t bytes)
+{
+    bed_t *bed = ctx;
+    const int call = atomic_fetch_add(&bed->n_calls, 1) + 1;
+    sl_status_t status;
+
+    if (call == bed->fail_at ||
+        (bed->fail_from > 0 && call >= bed->fail_from)) {
+        return SL_ERR_NO_MEMORY;
+    }
+    status = bed_backing()->fill(bed_backing_ctx(), region, offset, bytes);
+    if (status == SL_OK) {
+        atomic_fetch_add(&bed->held_bytes, bytes);
+        *bed_hole(bed, region) -= bytes;
+    }
+    return status;
+}
+
 static const sl_mem_ops_t bed_ops = {
     .size = sizeof(sl_mem_ops_t),
     .name = "bed",
@@ -150,6 +236,10 @@ static const sl_mem_ops_t bed_ops = {
     .release = bed_release,
     .copy = bed_copy,
     .touched = bed_touched,
+    .unit = bed_unit,
+    .piece = bed_piece,
+    .trim = bed_trim,
+    .fill = bed_refill,
 };
 
 /* An allocator on the bed; `host_limit` bytes of plain host memory behind. */

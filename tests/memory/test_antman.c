@@ -91,13 +91,15 @@ static void grow_and_allocate_to_the_device(void **state)
 static void a_region_in_use_stays_within_the_limit_reached(void **state)
 {
     bed_t bed = {0};
-    sl_mem_t *mem = bed_mem(&bed, 2 * GIB, 0);
-    sl_mem_block_t *large = bed_block(mem, SL_MEM_CLASS_PERSISTENT, 128 * MIB);
-    sl_mem_block_t *filler = bed_block(mem, SL_MEM_CLASS_PERSISTENT, 32 * MIB);
-    sl_mem_block_t *small;
+    sl_mem_t *mem;
+    sl_mem_block_t *large, *filler, *small;
     int round;
 
     (void)state;
+    BED_WHOLE_ONLY();
+    mem = bed_mem(&bed, 2 * GIB, 0);
+    large = bed_block(mem, SL_MEM_CLASS_PERSISTENT, 128 * MIB);
+    filler = bed_block(mem, SL_MEM_CLASS_PERSISTENT, 32 * MIB);
     sl_mem_release(filler);
     small = bed_block(mem, SL_MEM_CLASS_PERSISTENT, 2 * MIB);
     assert_int_equal(bed_stats(mem).held_bytes, 160 * MIB);

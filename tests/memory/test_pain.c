@@ -292,13 +292,16 @@ static void one_small_block_does_not_pin_a_region(void **state)
 /* Half is free, but in pieces: the message has both figures. */
 static void a_refusal_tells_pieces_from_the_sum(void **state)
 {
-    sl_mem_t *mem = bed_mem(&(bed_t){0}, 8 * MIB, 0);
+    bed_t bed = {0};
+    sl_mem_t *mem;
     sl_mem_block_t *blocks[32];
     sl_mem_block_t *block = NULL;
     sl_mem_survey_t survey;
     int i;
 
     (void)state;
+    BED_WHOLE_ONLY();
+    mem = bed_mem(&bed, 8 * MIB, 0);
     for (i = 0; i < 32; i++) {
         blocks[i] = bed_block(mem, SL_MEM_CLASS_STASH, 256 * KIB);
     }

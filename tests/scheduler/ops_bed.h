@@ -23,6 +23,11 @@
 
 #define MS UINT64_C(1000000)
 
+/* Times of ops that compute on the host. The marks that a device has around
+ * one may pass at any time after they are queued: nothing is known of them. */
+#define assert_time(condition)                                                 \
+    assert_true(SL_TESTS_SCHEDULER_CUDA || (condition))
+
 /* A gate that holds the device's thread until it is opened. */
 typedef struct gate {
     atomic_int is_entered;

@@ -474,6 +474,43 @@ static void a_submitter_is_placed_with_its_device(void **state)
     sl_device_set_destroy(set);
 }
 
+static void *bind_to_set(void *set)
+{
+    static int n_cores;
+
+    sl_device_set_bind_self(set);
+    n_cores = sl_device_cores(NULL, 0);
+    return &n_cores;
+}
+
+static void a_server_is_placed_with_all_devices_it_serves(void **state)
+{
+    const int n_all = sl_device_cores(NULL, 0);
+    int is_bound;
+
+    (void)state;
+    for (is_bound = 0; is_bound < 2; is_bound++) {
+        sl_device_params_t params;
+        sl_device_set_t *set = NULL;
+        pthread_t thread;
+        void *n_cores_p = NULL;
+        int n, n_of_set;
+
+        sl_device_params_default(&params);
+        params.spec = "cpu:2";
+        params.n_threads = 1;
+        params.bind = is_bound;
+        sl_assert_ok(sl_device_set_create(&params, &set));
+        n_of_set = set->devices[0].n_cores + set->devices[1].n_cores;
+        assert_int_equal(pthread_create(&thread, NULL, bind_to_set, set), 0);
+        assert_int_equal(pthread_join(thread, &n_cores_p), 0);
+        assert_non_null(n_cores_p);
+        n = *(const int *)n_cores_p;
+        assert_true(n == n_all || (n_of_set > 0 && n == n_of_set));
+        sl_device_set_destroy(set);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +528,7 @@ int main(void)
         sl_unit_test(memory_is_limited_per_device),
         sl_unit_test(memory_outlives_the_ops_that_use_it),
         sl_unit_test(a_submitter_is_placed_with_its_device),
+        sl_unit_test(a_server_is_placed_with_all_devices_it_serves),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,8 +75,8 @@ static void time_is_counted_by_name(void **state)
     sl_assert_ok(sl_op_manager_drain(manager));
     assert_int_equal(sl_op_manager_name_stats(manager, stats, 3), 2);
     assert_int_equal(stats[1].n_ops, 3);
-    assert_true(stats[1].busy_ns >= 6 * MS);
-    assert_true(stats[1].min_ns >= MS);
+    assert_time(stats[1].busy_ns >= 6 * MS);
+    assert_time(stats[1].min_ns >= MS);
     assert_true(stats[1].min_ns <= stats[1].busy_ns / 3);
     assert_int_equal(stats[0].n_ops, 3);
     sl_op_manager_stats(manager, &total);
@@ -92,7 +92,7 @@ static void time_is_counted_by_name(void **state)
     (void)sl_op_manager_name_stats(manager, stats, 3);
     assert_int_equal(stats[1].n_ops, 1);
     assert_true(stats[1].min_ns == stats[1].busy_ns);
-    assert_true(stats[1].busy_ns >= 2 * MS);
+    assert_time(stats[1].busy_ns >= 2 * MS);
     sl_op_manager_destroy(manager);
 }
 
@@ -109,9 +109,9 @@ static void a_span_covers_its_ops(void **state)
     sl_assert_ok(sl_op_manager_drain(manager));
     assert_true(span.start_ns >= before_ns);
     assert_true(span.end_ns <= sl_clock_ns());
-    assert_true(span.end_ns - span.start_ns >= 5 * MS);
-    assert_true(span.busy_ns >= 2 * MS);
-    assert_true(span.busy_ns + 3 * MS <= span.end_ns - span.start_ns);
+    assert_time(span.end_ns - span.start_ns >= 5 * MS);
+    assert_time(span.busy_ns >= 2 * MS);
+    assert_time(span.busy_ns + 3 * MS <= span.end_ns - span.start_ns);
     sl_op_manager_destroy(manager);
 }
 

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conv2d on a CUDA device. */
+#include "tests/cuda/image_check.h"
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <string.h>
+
+#ifdef SL_CUDA_STANDIN
+#include "dnn.h"
+#include "memory/cuda.h"
+#include "standin.h"
+#endif
+
+typedef struct shape {
+    int64_t batch, channels, height, width;
+    int64_t out, kernel, kernel_w, stride, pad, dilation, groups;
+    int bias;
+} shape_t;
+
+static const shape_t shapes[] = {
+    {2, 16, 7, 9, 32, 3, 0, 1, 1, 1, 1, 1},
+    {2, 32, 9, 8, 16, 3, 0, 2, 1, 1, 1, 0},
+    {1, 16, 6, 6, 48, 1, 0, 1, 0, 1, 1, 1},
+    {1, 16, 9, 9, 16, 3, 5, 1, 1, 1, 1, 1},
+    {2, 17, 7, 6, 10, 3, 0, 2, 1, 1, 1, 1},
+    {1, 1, 6, 6, 1, 3, 0, 1, 1, 1, 1, 1},
+    {2, 12, 7, 7, 24, 3, 0, 1, 1, 1, 3, 1},
+    {2, 10, 9, 9, 10, 3, 0, 2, 1, 1, 10, 1},
+    {2, 8, 6, 6, 16, 3, 0, 1, 1, 1, 8, 0},
+    {2, 10, 9, 9, 17, 3, 0, 2, 1, 2, 1, 1},
+    {1, 16, 4, 4, 16, 3, 0, 2, 4, 1, 1, 1},
+    {1, 16, 3, 3, 16, 3, 0, 1024, 2, 1, 1, 1},
+    {1, 1, 2, 2, 1, 33, 1, 5, 17, 1, 1, 1},
+    {1, 2, 2, 2, 2, 2, 0, 1024, 1024, 1024, 2, 1},
+    {1, 300, 2, 1, 2, 1, 0, 1, 0, 1, 2, 1},
+};
+
+static image_case_t case_of(const shape_t *s)
+{
+    image_case_t c = {
+        .type = "conv2d",
+        .attrs = {{.name = "out", .number = (double)s->out},
+                  {.name = "kernel", .number = (double)s->kernel},
+                  {.name = "kernel_w", .number = (double)s->kernel_w},
+                  {.name = "stride", .number = (double)s->stride},
+                  {.name = "pad", .number = (double)s->pad},
+                  {.name = "dilation", .number = (double)s->dilation},
+                  {.name = "groups", .number = (double)s->groups},
+                  {.name = "bias", .number = s->bias}},
+        .n_inputs = 1,
+        .dims = {{s->batch, s->channels, s->height, s->width}},
+        .layouts = {SL_LAYOUT_CHANNELS_LAST}};
+    const double kernel = (double)(s->kernel * s->kernel);
+
+    /* a point of the output, of the input's gradient, of the weights' */
+    c.terms = fmax(fmax((double)s->channels, (double)s->out) * kernel,
+                   (double)(s->batch * s->height * s->width));
+    return c;
+}
+
+static void shapes_agree(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        image_check_all(case_of(&shapes[i]));
+    }
+}
+
+/* The batch's data: plain fp32, whatever the activations. */
+static void data_agrees(void **state)
+{
+    static const shape_t data[] = {
+        {2, 3, 20, 18, 16, 7, 0, 2, 3, 1, 1, 0},
+        {3, 1, 12, 12, 10, 5, 0, 1, 2, 1, 1, 1},
+        {2, 3, 8, 8, 3, 3, 0, 1, 1, 1, 3, 1},
+    };
+    int type;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(data) / sizeof(data[0]); i++) {
+        for (type = 0; type < SL_CUDA_N_TYPES; type++) {
+            image_case_t c = case_of(&data[i]);
+
+            c.dtype = (sl_cuda_type_t)type;
+            c.layouts[0] = SL_LAYOUT_PLAIN;
+            c.is_data = 1;
+            image_check(&c);
+        }
+    }
+}
+
+static void evaluation_agrees(void **state)
+{
+    image_case_t c = case_of(&shapes[4]);
+
+    (void)state;
+    c.is_evaluation = 1;
+    image_check(&c);
+}
+
+static float *forward_of(image_case_t c)
+{
+    image_layer_t image;
+    float *y;
+
+    image_layer_make(&image, &c);
+    sl_assert_ok(image.layer->ops->kernels[SL_DEVICE_KIND_CUDA]->forward(
+        &image.run, image_stream()));
+    y = image_fetch(&image.plan.out, image.run.out);
+    image_layer_free(&image);
+    image_end();
+    return y;
+}
+
+/* TF32 is used when allowed, and not else: its products show. */
+static void tf32_is_asked_for(void **state)
+{
+    image_case_t c = case_of(&shapes[0]);
+    const size_t n = 2 * 32 * 7 * 9;
+    float *exact, *rough;
+    double most = 0;
+    size_t i;
+
+    (void)state;
+    exact = forward_of(c);
+    c.is_tf32 = 1;
+    image_check(&c);
+    rough = forward_of(c);
+    for (i = 0; i < n; i++) {
+        most = fmax(most, fabs((double)exact[i] - (double)rough[i]));
+    }
+    assert_true(most > 1e-5 && most < 0.1);
+}
+
+static void weights_are_stored_channels_last(void **state)
+{
+    const shape_t s = {1, 4, 3, 3, 4, 2, 3, 1, 1, 1, 2, 0};
+    image_case_t c = case_of(&s);
+    float plain[4 * 2 * 6], stored[4 * 2 * 6], back[4 * 2 * 6];
+    image_layer_t image;
+    int o, ch, p;
+
+    (void)state;
+    image_layer_make(&image, &c);
+    for (p = 0; p < 48; p++) {
+        plain[p] = (float)p;
+    }
+    sl_assert_ok(sl_layer_param_pack(image.layer, SL_DEVICE_KIND_CUDA, 0, plain,
+                                     stored));
+    for (o = 0; o < 4; o++) {
+        for (p = 0; p < 6; p++) {
+            for (ch = 0; ch < 2; ch++) {
+                assert_true(stored[(o * 6 + p) * 2 + ch] ==
+                            plain[(o * 2 + ch) * 6 + p]);
+            }
+        }
+    }
+    sl_assert_ok(sl_layer_param_unpack(image.layer, SL_DEVICE_KIND_CUDA, 0,
+                                       stored, back));
+    assert_memory_equal(back, plain, sizeof(plain));
+    image_layer_free(&image);
+    image_end();
+}
+
+static void too_large_a_tensor_is_refused(void **state)
+{
+    const sl_attr_t attrs[] = {{.name = "out", .number = 8},
+                               {.name = "kernel", .number = 1}};
+    const sl_layer_spec_t spec = {.type = "conv2d",
+                                  .name = "c",
+                                  .n_inputs = 1,
+                                  .inputs = {0},
+                                  .attrs = attrs,
+                                  .n_attrs = 2};
+    const int64_t dims[4] = {1 << 12, 8, 1 << 9, 1 << 9};
+    sl_tensor_desc_t in = sl_tensor_desc(SL_DTYPE_F32, 4, dims), out;
+    sl_layer_t *layer = NULL;
+    sl_layer_plan_t plan;
+
+    (void)state;
+    sl_assert_ok(sl_layer_create(&spec, 0, &in, &layer, &out));
+    layer->kind = SL_DEVICE_KIND_CUDA;
+    sl_assert_status(
+        sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CUDA, 1, 1, &in),
+        SL_ERR_UNSUPPORTED);
+    sl_assert_contains(sl_last_error(), "use smaller micro-batches");
+    sl_layer_destroy(layer);
+}
+
+#ifdef SL_CUDA_STANDIN
+
+/* The algorithm with a workspace of a GiB is passed over. */
+static void workspace_is_limited(void **state)
+{
+    image_case_t c = case_of(&shapes[0]);
+    image_layer_t image;
+
+    (void)state;
+    image_layer_make(&image, &c);
+    assert_true(image.plan.forward_workspace_bytes > 0);
+    assert_true(image.plan.forward_workspace_bytes < (size_t)64 << 20);
+    assert_true(image.plan.backward_workspace_bytes < (size_t)64 << 20);
+    image_layer_free(&image);
+    image_end();
+}
+
+static void what_cudnn_lacks_is_refused(void **state)
+{
+    const sl_attr_t attrs[] = {{.name = "out", .number = 8},
+                               {.name = "kernel", .number = 3}};
+    const sl_layer_spec_t spec = {.type = "conv2d",
+                                  .name = "c1",
+                                  .n_inputs = 1,
+                                  .inputs = {0},
+                                  .attrs = attrs,
+                                  .n_attrs = 2};
+    const int64_t dims[4] = {2, 4, 8, 8};
+    sl_tensor_desc_t in = sl_tensor_desc(SL_DTYPE_F32, 4, dims), out;
+    sl_layer_t *layer = NULL;
+    sl_layer_plan_t plan;
+
+    (void)state;
+    sl_assert_ok(sl_layer_create(&spec, 0, &in, &layer, &out));
+    layer->kind = SL_DEVICE_KIND_CUDA;
+    standin_dnn_refuse(CUDNN_DATA_FLOAT);
+    sl_assert_status(
+        sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CUDA, 1, 1, &in),
+        SL_ERR_UNSUPPORTED);
+    sl_assert_contains(sl_last_error(),
+                       "layer c1: cuDNN has no repeatable algorithm for "
+                       "forward, f32, of [2, 4, 8, 8]");
+    standin_dnn_refuse(-1);
+    sl_layer_destroy(layer);
+}
+
+/* Plan, forward and backward, until one fails. */
+static sl_status_t run_all(const image_layer_t *image)
+{
+    const sl_layer_kernels_t *kernels =
+        image->layer->ops->kernels[SL_DEVICE_KIND_CUDA];
+    sl_layer_run_t run = image->run;
+    sl_layer_plan_t plan;
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_layer_plan_init(&plan, image->layer, SL_DEVICE_KIND_CUDA, 1, 1,
+                              image->plan.in),
+           out);
+    run.plan = &plan;
+    SL_TRY(status, kernels->forward(&run, image_stream()), err_plan);
+    status = kernels->backward(&run, image_stream());
+err_plan:
+    sl_layer_plan_cleanup(&plan);
+out:
+    return status;
+}
+
+/* Whether the failure of an entry point passes unseen: another algorithm is
+ * taken, or it only releases. */
+static int is_tolerated(standin_entry_t entry)
+{
+    const char *name = standin_entry_name(entry);
+
+    return strstr(name, "WorkspaceSize") != NULL ||
+           strstr(name, "Destroy") != NULL;
+}
+
+static void every_failure_is_told(void **state)
+{
+    static const cudnnStatus_t codes[] = {
+        CUDNN_STATUS_BAD_PARAM,
+        CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED};
+    static const sl_status_t statuses[] = {SL_ERR_DEVICE, SL_ERR_NO_MEMORY};
+    static const standin_entry_t entries[] = {
+#define X(name) STANDIN_##name,
+        SL_STANDIN_DNN_MAP(X)
+#undef X
+    };
+    image_case_t c = case_of(&shapes[0]);
+    image_layer_t image;
+    size_t i, k;
+
+    (void)state;
+    image_layer_make(&image, &c);
+    for (i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+        if (strncmp(standin_entry_name(entries[i]), "cudnnBackend", 12) == 0) {
+            continue;
+        }
+        for (k = 0; k < 2; k++) {
+            const int n_live = standin_n_live();
+
+            standin_fail(entries[i], 1, (cudaError_t)codes[k],
+                         STANDIN_FAIL_CALL);
+            if (is_tolerated(entries[i])) {
+                sl_assert_ok(run_all(&image));
+                image_end();
+            } else {
+                sl_assert_status(run_all(&image), statuses[k]);
+                sl_assert_contains(sl_last_error(), "cudnn");
+                image_end();
+            }
+            assert_true(standin_has_failed());
+            assert_int_equal(standin_n_live(), n_live);
+        }
+    }
+    sl_assert_ok(run_all(&image));
+    image_layer_free(&image);
+    image_end();
+}
+
+/* The device fails later, in the only kernel: the next call tells. */
+static void a_late_failure_stays(void **state)
+{
+    image_case_t c = case_of(&shapes[1]);
+    image_layer_t image;
+
+    (void)state;
+    image_layer_make(&image, &c);
+    standin_fail(STANDIN_cudnnConvolutionForward, 1, cudaErrorECCUncorrectable,
+                 STANDIN_FAIL_RUN);
+    sl_assert_ok(image.layer->ops->kernels[SL_DEVICE_KIND_CUDA]->forward(
+        &image.run, image_stream()));
+    sl_assert_status(SL_CUDA(cudaStreamSynchronize(bed_stream())),
+                     SL_ERR_DEVICE);
+    sl_assert_status(run_all(&image), SL_ERR_DEVICE);
+    image_layer_free(&image);
+    image_end();
+    standin_reset();
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BED_TEST(shapes_agree),
+        BED_TEST(data_agrees),
+        BED_TEST(evaluation_agrees),
+        BED_TEST(tf32_is_asked_for),
+        BED_TEST(weights_are_stored_channels_last),
+        BED_TEST(too_large_a_tensor_is_refused),
+#ifdef SL_CUDA_STANDIN
+        BED_TEST(workspace_is_limited),
+        BED_TEST(what_cudnn_lacks_is_refused),
+        BED_TEST(every_failure_is_told),
+        BED_TEST(a_late_failure_stays),
+#endif
+    };
+
+    return !bed_has_device() ? 77 : cmocka_run_group_tests(tests, NULL, NULL);
+}
