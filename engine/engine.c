@@ -427,6 +427,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->losses);
     free(engine->agreement);
     free(engine->events);
+    free(engine->compute_log);
     free(engine->device_reports);
     free(engine->watches);
     free(engine->busy_before_ns);

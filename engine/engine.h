@@ -270,10 +270,20 @@ typedef struct sl_edge {
     uint64_t n_messages, n_bytes;
     uint64_t latency_ns; /**< sum, of the sender: queued to left */
     uint64_t n_stalls;   /**< messages that waited for a slot */
+    /* of the latest transfers, when measured; the same on both ends */
+    uint64_t n_timed;
+    uint64_t transfer_ns;     /**< all together */
+    uint64_t under_sender_ns; /**< of it, while the sender's device computed */
+    uint64_t under_receiver_ns; /**< ... the receiver's */
 } sl_edge_t;
 
 /** The i-th edge to another rank, since creation. @return 0 past the last */
 SL_API int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p);
+
+/** How much of the transfers lay under compute: looks at the latest ones of
+ *  every edge, for sl_engine_edge. Collective, between steps; needs
+ *  params.trace. */
+SL_API SL_NODISCARD sl_status_t sl_engine_measure_overlap(sl_engine_t *engine);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/transport.h"
 #include "engine/world.h"
 
@@ -15,12 +16,16 @@ struct sl_remote {
     size_t *slot_bytes; /* receiver: of the message inside; owned; guarded by
                            the abort's lock */
     size_t max_bytes;
-    uint64_t n_events; /* left or arrived; guarded likewise */
-    uint64_t n_used;   /* sent or received by the executor */
+    sl_interval_t *log; /* sender: owned, of message i at i % SL_TRANSFER_LOG:
+                           begun by the device, ended by the communication
+                           thread */
+    uint64_t n_events;  /* left or arrived; guarded likewise */
+    uint64_t n_used;    /* sent or received by the executor */
 };
 
 typedef struct sl_leave_args {
     sl_port_t *port;
+    sl_interval_t *log;
     const void *data;
     size_t bytes;
 } sl_leave_args_t;
@@ -42,6 +47,9 @@ static void on_message(void *ctx, uint64_t i, void *slot, size_t bytes)
     (void)slot;
     (void)pthread_mutex_lock(&abort->lock);
     remote->n_events = i + 1;
+    if (remote->log != NULL) {
+        remote->log[i % SL_TRANSFER_LOG].end_ns = sl_clock_ns();
+    }
     if (remote->slot_bytes != NULL) {
         remote->slot_bytes[i % (uint64_t)channel->n_slots] = bytes;
     }
@@ -97,6 +105,21 @@ out:
     return status;
 }
 
+static sl_status_t make_log(const sl_channel_t *channel)
+{
+    sl_status_t status = SL_OK;
+
+    channel->remote->log =
+        calloc(SL_TRANSFER_LOG, sizeof(*channel->remote->log));
+    if (channel->remote->log == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "channel %d to %d: no host memory for times",
+                channel->from_cell, channel->to_cell);
+    }
+out:
+    return status;
+}
+
 static sl_status_t open_port(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;
@@ -112,8 +135,8 @@ static sl_status_t open_port(sl_channel_t *channel)
                                       &events, &remote->port);
 }
 
-sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
-                            sl_device_t *device, size_t max_bytes)
+sl_status_t sl_channel_reserve(sl_channel_t *channel, sl_world_t *world,
+                               sl_device_t *device, size_t max_bytes)
 {
     sl_status_t status;
 
@@ -130,9 +153,8 @@ sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
     channel->remote->max_bytes = max_bytes;
     if (!channel->is_sender) {
         SL_TRY(status, make_slots(channel, device), err_close);
-    }
-    if (!channel->is_dry) {
-        SL_TRY(status, open_port(channel), err_close);
+    } else if (!channel->is_dry) {
+        SL_TRY(status, make_log(channel), err_close);
     }
     return SL_OK;
 
@@ -140,6 +162,12 @@ err_close:
     sl_channel_close(channel);
 out:
     return status;
+}
+
+sl_status_t sl_channel_open(sl_channel_t *channel)
+{
+    return channel->remote == NULL || channel->is_dry ? SL_OK
+                                                      : open_port(channel);
 }
 
 void sl_channel_close(sl_channel_t *channel)
@@ -157,6 +185,7 @@ void sl_channel_close(sl_channel_t *channel)
     free(remote->slots);
     free(remote->slot_ptrs);
     free(remote->slot_bytes);
+    free(remote->log);
     free(remote);
     channel->remote = NULL;
 }
@@ -170,6 +199,25 @@ int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
         sl_port_stats(channel->remote->port, stats_p);
     }
     return is_open;
+}
+
+int sl_channel_transfer(const sl_channel_t *channel, uint64_t i,
+                        sl_interval_t *interval_p)
+{
+    const struct sl_remote *remote = channel->remote;
+    uint64_t n = 0, first;
+
+    if (remote == NULL || remote->log == NULL) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&channel->abort->lock);
+    n = remote->n_events;
+    first = n > SL_TRANSFER_LOG ? n - SL_TRANSFER_LOG : 0;
+    if (first + i < n) {
+        *interval_p = remote->log[(first + i) % SL_TRANSFER_LOG];
+    }
+    (void)pthread_mutex_unlock(&channel->abort->lock);
+    return first + i < n;
 }
 
 void sl_channel_recover(sl_channel_t *channel)
@@ -191,6 +239,7 @@ static sl_status_t op_leave(const void *args, void *stream)
     const sl_leave_args_t *leave = args;
 
     (void)stream;
+    leave->log->start_ns = sl_clock_ns();
     sl_port_send(leave->port, leave->data, leave->bytes);
     return SL_OK;
 }
@@ -226,7 +275,10 @@ sl_status_t sl_remote_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
     struct sl_remote *remote = channel->remote;
     sl_message_t *message = &channel->messages[m];
     const sl_leave_args_t args = {
-        .port = remote->port, .data = message->data, .bytes = message->bytes};
+        .port = remote->port,
+        .log = &remote->log[remote->n_used % SL_TRANSFER_LOG],
+        .data = message->data,
+        .bytes = message->bytes};
     const sl_op_t op = {
         .fn = op_leave, .args = &args, .args_bytes = sizeof(args)};
     sl_status_t status;
