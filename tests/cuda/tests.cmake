@@ -40,10 +40,12 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    attention
     dropout
     embedding
     gelu
     layer_norm
+    linear
     relu
     softmax_cross_entropy)
 if(SL_HAVE_CUDA)
