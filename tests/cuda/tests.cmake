@@ -40,12 +40,18 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    batch_norm
+    concat
+    conv2d
     dropout
     embedding
+    flatten
     gelu
     layer_norm
+    pool
     relu
-    softmax_cross_entropy)
+    softmax_cross_entropy
+    upsample2d)
 if(SL_HAVE_CUDA)
     set(label gpu)
     if(SL_CUDA STREQUAL "STANDIN")
@@ -74,6 +80,7 @@ if(SL_CUDA STREQUAL "STANDIN")
 
     sl_test(cuda standin LINK sl_cuda_test_kernels)
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
+    sl_test(cuda standin_dnn LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
     foreach(name devices op_manager sections share)
         sl_test(cuda ${name} LINK sl_scheduler sl_cuda_test_kernels)
