@@ -171,8 +171,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     if(NOT SL_SANITIZE)
         add_test(NAME cuda.gpu_script
             COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/run.sh --standin
-                --build ${PROJECT_BINARY_DIR} --only doctor,ops)
+                --build ${PROJECT_BINARY_DIR})
         set_tests_properties(cuda.gpu_script PROPERTIES LABELS cuda
-            TIMEOUT 900 RUN_SERIAL TRUE)
+            TIMEOUT 1800 RUN_SERIAL TRUE)
     endif()
 endif()

@@ -206,6 +206,10 @@ const char *standin_report(int i);
  *  the process ends with status 99. */
 void standin_clear_reports(void);
 
+/** Let a stream's work end; the order checker is not told, as if nobody had
+ *  waited. */
+void standin_wait_unseen(cudaStream_t stream);
+
 /** Live allocations of device and pinned memory, streams, events, graphs and
  *  descriptors of libraries. */
 int standin_n_live(void);

@@ -236,13 +236,14 @@ part_stages() { # several stages on one GPU give what one gives
 }
 
 part_precision() { # shorter types come near, and repeat their bits
-    local first f32
+    local first f32 names='gpt net' precisions='tf32 bf16 f16'
     [ "$SL_GPU_KIND" = cuda ] || skip 'CPU devices compute in f32 only'
-    for name in gpt net; do
+    ! is_standin || names=gpt
+    for name in $names; do
         config $name
         train $name.yaml --devices "$SL_GPU_KIND:1"
         f32=$loss
-        for precision in tf32 bf16 f16; do
+        for precision in $precisions; do
             train $name.yaml --devices "$SL_GPU_KIND:1" --precision $precision
             first=$hash
             near "$loss" "$f32" 0.05 ||
