@@ -40,6 +40,7 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    attention
     batch_norm
     concat
     conv2d
@@ -48,6 +49,7 @@ set(sl_cuda_layer_tests
     flatten
     gelu
     layer_norm
+    linear
     pool
     relu
     softmax_cross_entropy
@@ -169,8 +171,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     if(NOT SL_SANITIZE)
         add_test(NAME cuda.gpu_script
             COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/run.sh --standin
-                --build ${PROJECT_BINARY_DIR} --only doctor,ops)
+                --build ${PROJECT_BINARY_DIR})
         set_tests_properties(cuda.gpu_script PROPERTIES LABELS cuda
-            TIMEOUT 900 RUN_SERIAL TRUE)
+            TIMEOUT 1800 RUN_SERIAL TRUE)
     endif()
 endif()
