@@ -256,6 +256,30 @@ out:
 
 /* ---- one device ---- */
 
+/* With the other GPUs of the set, so that they can copy from it. */
+static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
+                                sl_mem_cuda_t *cuda)
+{
+    sl_status_t status = SL_OK;
+    int i;
+
+    for (i = 0; i < plan->n_devices; i++) {
+        const int peer = plan->gpus[i];
+        int can_access = 0;
+
+        if (peer == gpu || (i > 0 && plan->gpus[i - 1] == peer)) {
+            continue;
+        }
+        SL_TRY(status, SL_CUDA(cudaDeviceCanAccessPeer(&can_access, peer, gpu)),
+               out);
+        if (can_access) {
+            SL_TRY(status, sl_mem_cuda_share(cuda, peer), out);
+        }
+    }
+out:
+    return status;
+}
+
 sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
                                 sl_device_t *device)
 {
@@ -270,6 +294,7 @@ sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
     device->n_threads = 1;
     SL_TRY(status, sl_mem_cuda_create(device->gpu, &cuda), out);
     device->own = cuda;
+    SL_TRY(status, share_memory(plan, device->gpu, cuda), out);
 
     sl_op_manager_params_default(&ops);
     ops.backend = sl_op_backend_cuda();
