@@ -160,38 +160,12 @@ out:
     return status;
 }
 
-static sl_status_t connect(int gpu, int peer)
-{
-    sl_status_t status;
-    cudaError_t error;
-    int can_access = 0;
-
-    SL_TRY(status, SL_CUDA(cudaDeviceCanAccessPeer(&can_access, gpu, peer)),
-           out);
-    if (!can_access) {
-        sl_info("cuda: GPU %d cannot use the memory of GPU %d; copies go "
-                "through the host",
-                gpu, peer);
-        return SL_OK;
-    }
-    SL_TRY(status, SL_CUDA(cudaSetDevice(gpu)), out);
-    error = cudaDeviceEnablePeerAccess(peer, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) {
-        (void)cudaGetLastError();
-        error = cudaSuccess;
-    }
-    status = SL_CUDA(error);
-out:
-    return status;
-}
-
 /* Devices that share a GPU come one after another. */
 static sl_status_t plan_gpus(const sl_device_params_t *params,
                              const int *n_sharing, sl_device_plan_t *plan)
 {
     sl_status_t status = SL_OK;
     int i;
-    int k;
 
     for (i = 0; i < plan->n_devices; i++) {
         const int gpu = plan->gpus[i];
@@ -202,12 +176,6 @@ static sl_status_t plan_gpus(const sl_device_params_t *params,
         }
         SL_TRY(status, limit_of(plan, gpu, n_sharing[gpu], &plan->limits[i]),
                out);
-        for (k = 0; k < i; k++) {
-            if (k == 0 || plan->gpus[k - 1] != plan->gpus[k]) {
-                SL_TRY(status, connect(gpu, plan->gpus[k]), out);
-                SL_TRY(status, connect(plan->gpus[k], gpu), out);
-            }
-        }
     }
     for (i = 0; i < plan->n_devices && params->memory_bytes > 0; i++) {
         plan->limits[i] = params->memory_bytes;
@@ -256,7 +224,7 @@ out:
 
 /* ---- one device ---- */
 
-/* With the other GPUs of the set, so that they can copy from it. */
+/* Let the other GPUs of the set use its memory, where they can. */
 static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
                                 sl_mem_cuda_t *cuda)
 {
@@ -272,9 +240,13 @@ static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
         }
         SL_TRY(status, SL_CUDA(cudaDeviceCanAccessPeer(&can_access, peer, gpu)),
                out);
-        if (can_access) {
-            SL_TRY(status, sl_mem_cuda_share(cuda, peer), out);
+        if (!can_access) {
+            sl_info("cuda: GPU %d cannot use the memory of GPU %d; copies go "
+                    "through the host",
+                    peer, gpu);
+            continue;
         }
+        SL_TRY(status, sl_mem_cuda_share(cuda, peer), out);
     }
 out:
     return status;
