@@ -274,6 +274,7 @@ struct sl_engine {
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
     int is_alone;            /**< the other ranks are lost */
+    int is_watching;         /**< for failures of the other ranks */
     double *agreement;       /**< what all ranks add up in a job; owned */
     size_t agreement_room;
     int was_failed; /**< the latest job: its limits may be new */

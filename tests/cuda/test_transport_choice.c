@@ -126,8 +126,9 @@ static void body_refused(bed_member_t *member)
     (void)MEMBER_CHECK(member,
                        sl_engine_create(&member->params, &member->engine) ==
                            SL_ERR_COMM);
-    (void)MEMBER_CHECK(member,
-                       strstr(sl_last_error(), "ncclGetUniqueId") != NULL);
+    (void)member_check(member,
+                       strstr(sl_last_error(), "ncclGetUniqueId") != NULL,
+                       sl_last_error(), __FILE__, __LINE__);
 }
 
 static void refused_when_nccl_was_asked_for(void **state)
