@@ -160,38 +160,12 @@ out:
     return status;
 }
 
-static sl_status_t connect(int gpu, int peer)
-{
-    sl_status_t status;
-    cudaError_t error;
-    int can_access = 0;
-
-    SL_TRY(status, SL_CUDA(cudaDeviceCanAccessPeer(&can_access, gpu, peer)),
-           out);
-    if (!can_access) {
-        sl_info("cuda: GPU %d cannot use the memory of GPU %d; copies go "
-                "through the host",
-                gpu, peer);
-        return SL_OK;
-    }
-    SL_TRY(status, SL_CUDA(cudaSetDevice(gpu)), out);
-    error = cudaDeviceEnablePeerAccess(peer, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) {
-        (void)cudaGetLastError();
-        error = cudaSuccess;
-    }
-    status = SL_CUDA(error);
-out:
-    return status;
-}
-
 /* Devices that share a GPU come one after another. */
 static sl_status_t plan_gpus(const sl_device_params_t *params,
                              const int *n_sharing, sl_device_plan_t *plan)
 {
     sl_status_t status = SL_OK;
     int i;
-    int k;
 
     for (i = 0; i < plan->n_devices; i++) {
         const int gpu = plan->gpus[i];
@@ -202,12 +176,6 @@ static sl_status_t plan_gpus(const sl_device_params_t *params,
         }
         SL_TRY(status, limit_of(plan, gpu, n_sharing[gpu], &plan->limits[i]),
                out);
-        for (k = 0; k < i; k++) {
-            if (k == 0 || plan->gpus[k - 1] != plan->gpus[k]) {
-                SL_TRY(status, connect(gpu, plan->gpus[k]), out);
-                SL_TRY(status, connect(plan->gpus[k], gpu), out);
-            }
-        }
     }
     for (i = 0; i < plan->n_devices && params->memory_bytes > 0; i++) {
         plan->limits[i] = params->memory_bytes;
@@ -256,6 +224,52 @@ out:
 
 /* ---- one device ---- */
 
+static sl_status_t name_gpu(int gpu, char *text, size_t text_bytes)
+{
+    struct cudaDeviceProp prop;
+    const unsigned char *id = (const unsigned char *)prop.uuid.bytes;
+    sl_status_t status;
+
+    SL_TRY(status, SL_CUDA(cudaGetDeviceProperties(&prop, gpu)), out);
+    (void)snprintf(text, text_bytes,
+                   "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+                   "%02x%02x%02x%02x%02x%02x",
+                   id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7],
+                   id[8], id[9], id[10], id[11], id[12], id[13], id[14],
+                   id[15]);
+out:
+    return status;
+}
+
+/* Let the other GPUs of the set use its memory, where they can. */
+static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
+                                sl_mem_cuda_t *cuda)
+{
+    sl_status_t status = SL_OK;
+    int i;
+
+    for (i = 0; i < plan->n_devices; i++) {
+        const int peer = plan->gpus[i];
+        int can_access = 0;
+
+        if (peer == gpu || (i > 0 && plan->gpus[i - 1] == peer)) {
+            continue;
+        }
+        SL_TRY(status, SL_CUDA(cudaDeviceCanAccessPeer(&can_access, peer, gpu)),
+               out);
+        if (!can_access) {
+            sl_info("cuda: GPU %d cannot use the memory of GPU %d; copies go "
+                    "through the host",
+                    peer, gpu);
+            sl_mem_cuda_stay_whole(cuda);
+            continue;
+        }
+        SL_TRY(status, sl_mem_cuda_share(cuda, peer), out);
+    }
+out:
+    return status;
+}
+
 sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
                                 sl_device_t *device)
 {
@@ -268,8 +282,11 @@ sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
                    device->index);
     device->gpu = plan->gpus[device->index];
     device->n_threads = 1;
+    SL_TRY(status,
+           name_gpu(device->gpu, device->gpu_id, sizeof(device->gpu_id)), out);
     SL_TRY(status, sl_mem_cuda_create(device->gpu, &cuda), out);
     device->own = cuda;
+    SL_TRY(status, share_memory(plan, device->gpu, cuda), out);
 
     sl_op_manager_params_default(&ops);
     ops.backend = sl_op_backend_cuda();

@@ -8,7 +8,7 @@
 
 /* Of a channel: y = (x - mean) scale + bias, and for backward
  * dx = k1 g + (k2 (x - mean) + k0). */
-typedef struct factors {
+typedef struct alignas(16) factors {
     float mean, scale, bias;
     float k0, k1, k2;
 } factors_t;
@@ -62,11 +62,34 @@ static size_t channel_bytes(const sl_cuda_batch_norm_t *args)
     return (size_t)args->channels * sizeof(float);
 }
 
-static __device__ __forceinline__ int64_t channel_of(int64_t i, int is_last,
-                                                     int64_t channels,
-                                                     int64_t pixels)
+/* A walk over neighbouring elements that knows their channel. */
+struct walk_t {
+    int64_t c, channels;
+    int64_t left; /* elements to the next channel */
+    int64_t run;  /* that a channel has in a row */
+};
+
+static __device__ __forceinline__ walk_t walk_from(int64_t i, int is_last,
+                                                   int64_t channels,
+                                                   int64_t pixels)
 {
-    return is_last ? i % channels : i / pixels % channels;
+    walk_t w;
+    int64_t row;
+
+    w.channels = channels;
+    w.run = is_last ? 1 : pixels;
+    row = is_last ? i : quotient(i, pixels);
+    w.left = w.run - (i - row * w.run);
+    w.c = row - quotient(row, channels) * channels;
+    return w;
+}
+
+static __device__ __forceinline__ void walk_on(walk_t *w)
+{
+    if (--w->left == 0) {
+        w->left = w->run;
+        w->c = w->c + 1 == w->channels ? 0 : w->c + 1;
+    }
 }
 
 /* One value of the channel, so that the squares do not cancel. */
@@ -120,13 +143,32 @@ static __device__ void accumulate(const finish_args_t &a, int64_t c,
     }
 }
 
+/* Mean and variance of the micro-batch. */
+template <typename T>
+static __device__ void moments(const T *x, const finish_args_t &a, int64_t c,
+                               double *mean_p, double *var_p)
+{
+    const double n = (double)a.shape.values;
+    const double s = sum_parts(a.partial, a.shape, 0, c);
+    const double q = sum_parts(a.partial, a.shape, 1, c);
+    const double d = s / n;
+    double m2 = q - s * d;
+
+    m2 = m2 < 0.0 ? 0.0 : m2; /* of rounding; NaN stays */
+    *mean_p = (double)shift_of(x, c, a.shape.is_last, a.shape.pixels) + d;
+    *var_p = m2 / n;
+    if (a.sums != NULL && is_channel_leader(a.shape)) {
+        accumulate(a, c, *mean_p, m2);
+    }
+}
+
 template <typename T>
 static __global__ void forward_finish(const T *x, finish_args_t a)
 {
     const int64_t channels = a.shape.channels;
 
-    for (int64_t c = grid_thread(); c < channels; c += grid_threads()) {
-        const double n = (double)a.shape.values;
+    for (int64_t c = channel_first(a.shape); c < channels;
+         c += channel_step(a.shape)) {
         double mean, var;
         float rstd;
 
@@ -134,17 +176,10 @@ static __global__ void forward_finish(const T *x, finish_args_t a)
             mean = (double)a.running_mean[c];
             var = (double)a.running_var[c];
         } else {
-            const double s = sum_parts(a.partial, &a.shape, 0, c);
-            const double q = sum_parts(a.partial, &a.shape, 1, c);
-            const double d = s / n;
-            double m2 = q - s * d;
-
-            m2 = m2 < 0.0 ? 0.0 : m2; /* of rounding; NaN stays */
-            mean = (double)shift_of(x, c, a.shape.is_last, a.shape.pixels) + d;
-            var = m2 / n;
-            if (a.sums != NULL) {
-                accumulate(a, c, mean, m2);
-            }
+            moments(x, a, c, &mean, &var);
+        }
+        if (!is_channel_leader(a.shape)) {
+            continue;
         }
         rstd = (float)(1.0 / sqrt(var + a.eps));
         if (a.saved != NULL) {
@@ -166,15 +201,15 @@ template <typename T> struct normalise_four {
 
     __device__ void operator()(int64_t i, int count) const
     {
+        walk_t w = walk_from(i, is_last, channels, pixels);
         float v[4], s[4] = {0, 0, 0, 0};
 
         load_four(x, i, count, aligned, v);
         if (skip != NULL) {
             load_four(skip, i, count, aligned, s);
         }
-        for (int k = 0; k < count; k++) {
-            const factors_t f =
-                factors[channel_of(i + k, is_last, channels, pixels)];
+        for (int k = 0; k < count; k++, walk_on(&w)) {
+            const factors_t f = factors[w.c];
 
             v[k] = (v[k] - f.mean) * f.scale + f.bias;
             v[k] = skip != NULL ? v[k] + s[k] : v[k];
@@ -221,10 +256,8 @@ static sl_status_t forward_statistics(const sl_cuda_batch_norm_t *args,
     launch_reads(args->weight, channel_bytes(args));
     launch_reads(args->bias, channel_bytes(args));
     launch_writes(a.factors, factors_bytes(args));
-    status =
-        launch("batch norm statistics",
-               shape_of(blocks_for(args->channels, ITEM_THREADS), ITEM_THREADS),
-               stream, forward_finish<T>, x, a);
+    status = launch("batch norm statistics", channel_threads(shape), stream,
+                    forward_finish<T>, x, a);
 out:
     return status;
 }
@@ -315,14 +348,18 @@ static __global__ void backward_finish(gradients_t a)
 {
     const int64_t channels = a.shape.channels;
 
-    for (int64_t c = grid_thread(); c < channels; c += grid_threads()) {
+    for (int64_t c = channel_first(a.shape); c < channels;
+         c += channel_step(a.shape)) {
         const double n = (double)a.shape.values;
         const double rstd = (double)a.saved[channels + c];
-        const double s = sum_parts(a.partial, &a.shape, 0, c);
-        const double q = sum_parts(a.partial, &a.shape, 1, c);
+        const double s = sum_parts(a.partial, a.shape, 0, c);
+        const double q = sum_parts(a.partial, a.shape, 1, c);
         const double k1 = (double)a.weight[c] * rstd;
         const float dweight = (float)(q * rstd), dbias = (float)s;
 
+        if (!is_channel_leader(a.shape)) {
+            continue;
+        }
         if (a.dweight != NULL) {
             a.dweight[c] = a.is_first ? dweight : a.dweight[c] + dweight;
         }
@@ -363,6 +400,7 @@ template <typename T> struct backward_four {
 
     __device__ void operator()(int64_t i, int count) const
     {
+        walk_t w = walk_from(i, is_last, channels, pixels);
         float v[4], s[4] = {0, 0, 0, 0}, g[4];
 
         load_four(x, i, count, aligned, v);
@@ -370,9 +408,8 @@ template <typename T> struct backward_four {
         if (y != NULL) {
             load_four(y, i, count, aligned, s);
         }
-        for (int k = 0; k < count; k++) {
-            const factors_t f =
-                factors[channel_of(i + k, is_last, channels, pixels)];
+        for (int k = 0; k < count; k++, walk_on(&w)) {
+            const factors_t f = factors[w.c];
             const float d = v[k] - f.mean;
 
             g[k] = masked(mask, d, f, s[k], g[k]);
@@ -430,8 +467,8 @@ static sl_status_t backward_sums(const sl_cuda_batch_norm_t *args, void *stream)
     launch_writes(args->dweight, channel_bytes(args));
     launch_writes(args->dbias, channel_bytes(args));
     launch_writes(f.factors, factors_bytes(args));
-    status =
-        launch("batch norm gradient sums", threads, stream, backward_finish, a);
+    status = launch("batch norm gradient sums", channel_threads(shape), stream,
+                    backward_finish, a);
 out:
     return status;
 }

@@ -22,9 +22,9 @@ template <typename To, typename From> struct move_item {
     {
         const int64_t inner = a.to_side.is_last ? a.n_channels : a.pixels;
         const int64_t middle = a.to_side.is_last ? a.pixels : a.n_channels;
-        const int64_t outer = i / inner;
+        const int64_t outer = quotient(i, inner);
         const int64_t x = i - outer * inner;
-        const int64_t image = outer / middle;
+        const int64_t image = quotient(outer, middle);
         const int64_t y = outer - image * middle;
         const int64_t c = a.to_side.is_last ? x : y;
         const int64_t pixel = a.to_side.is_last ? y : x;
@@ -87,7 +87,9 @@ template <typename T> struct bias_item {
 
     __device__ void operator()(int64_t i) const
     {
-        from_float(to_float(out[i]) + bias[i % channels], &out[i]);
+        const int64_t c = i - quotient(i, channels) * channels;
+
+        from_float(to_float(out[i]) + bias[c], &out[i]);
     }
 };
 
@@ -121,10 +123,13 @@ template <typename T> struct bias_terms {
 static __global__ void bias_finish(const double *partial, float *dbias,
                                    sum_shape_t shape, int is_first)
 {
-    for (int64_t c = grid_thread(); c < shape.channels; c += grid_threads()) {
-        const float sum = (float)sum_parts(partial, &shape, 0, c);
+    for (int64_t c = channel_first(shape); c < shape.channels;
+         c += channel_step(shape)) {
+        const float sum = (float)sum_parts(partial, shape, 0, c);
 
-        dbias[c] = is_first ? sum : dbias[c] + sum;
+        if (is_channel_leader(shape)) {
+            dbias[c] = is_first ? sum : dbias[c] + sum;
+        }
     }
 }
 
@@ -148,11 +153,9 @@ static sl_status_t bias_gradient(const sl_cuda_bias_t *args, void *stream)
            out);
     launch_reads(partial, sum_bytes(&shape));
     launch_writes(args->dbias, (size_t)args->channels * sizeof(float));
-    status =
-        launch("bias gradient sums",
-               shape_of(blocks_for(args->channels, ITEM_THREADS), ITEM_THREADS),
-               stream, bias_finish, (const double *)partial, args->dbias, shape,
-               args->is_first);
+    status = launch("bias gradient sums", channel_threads(shape), stream,
+                    bias_finish, (const double *)partial, args->dbias, shape,
+                    args->is_first);
 out:
     return status;
 }
