@@ -133,6 +133,7 @@ extern "C" {
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
     X(cudaLaunchKernelEx)                                                      \
+    X(cudaThreadExchangeStreamCaptureMode)                                     \
     X(cudaStreamBeginCapture)                                                  \
     X(cudaStreamEndCapture)                                                    \
     X(cudaGraphInstantiate)                                                    \
