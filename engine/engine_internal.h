@@ -224,6 +224,7 @@ typedef struct sl_compute_span {
 /** Memory of one dry device, as the rehearsal found it. */
 typedef struct sl_dry_memory {
     size_t limit_bytes;  /**< rehearsed under */
+    size_t unit_bytes;   /**< of the real device's regions */
     int fits;            /**< 0: the limit was lifted to go on */
     sl_mem_stats_t most; /**< peaks only */
 } sl_dry_memory_t;
@@ -280,6 +281,7 @@ struct sl_engine {
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
     int is_alone;            /**< the other ranks are lost */
+    int is_watching;         /**< for failures of the other ranks */
     int is_agreeing;         /**< the sum of an agreement is not ended here */
     int is_overtaken;        /**< ... but elsewhere, and changed the state */
     double *agreement;       /**< what all ranks add up in a job; owned */
