@@ -53,6 +53,11 @@ void sl_fail_quiet_set(int is_quiet)
     atomic_store_explicit(&is_quiet_process, is_quiet, memory_order_relaxed);
 }
 
+int sl_fail_is_quiet(void)
+{
+    return atomic_load_explicit(&is_quiet_process, memory_order_relaxed);
+}
+
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -72,8 +77,7 @@ void sl_fail_record(int is_expected, const char *file, int line,
     va_end(args);
     (void)snprintf(last_error, sizeof(last_error), "%s:%d: %.*s",
                    base_name(file), line, DETAIL_BYTES - 64, text);
-    if (is_expected ||
-        atomic_load_explicit(&is_quiet_process, memory_order_relaxed)) {
+    if (is_expected || sl_fail_is_quiet()) {
         sl_debug("%s", last_error);
     } else {
         sl_error("%s", text);

@@ -65,6 +65,7 @@ SL_API void sl_last_error_set(const char *text);
 /** In a process for which another one speaks, such as a rank of a job but the
  *  first: whether failures of SL_FAIL are logged at debug, too. */
 SL_API void sl_fail_quiet_set(int is_quiet);
+SL_API int sl_fail_is_quiet(void);
 
 /** Record a failure's detail and log it; use through SL_FAIL or SL_REFUSE. */
 SL_API void sl_fail_record(int is_expected, const char *file, int line,

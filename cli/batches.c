@@ -117,6 +117,7 @@ out:
 
 int sl_command_batches(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_job_t job = {0};
     sl_status_t status;
@@ -137,7 +138,8 @@ int sl_command_batches(int argc, char **argv)
            out);
     status = save(&job, options.save);
 out:
+    quiet_status = sl_job_tell_failure(&job, &status);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

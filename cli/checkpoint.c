@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
 #include "base/parse.h"
 #include "cli/commands.h"
+#include "cli/table.h"
 #include "engine/checkpoint/checkpoint.h"
 
 enum {
@@ -18,6 +20,7 @@ enum {
     KEY_OUTPUT,
     KEY_MOMENTS,
     KEY_SHARDS,
+    KEY_FORCE,
     PATH_BYTES = 2048,
     EXIT_USAGE = 2
 };
@@ -28,7 +31,7 @@ typedef struct sl_checkpoint_command {
     const char *verb, *path;
     const char *output;
     int64_t n_shards;
-    int is_json, with_moments;
+    int is_json, with_moments, is_forced;
     char dir[PATH_BYTES];                /* of path */
     char name[SL_CHECKPOINT_NAME_BYTES]; /* of path; empty = all, the newest */
 } sl_checkpoint_command_t;
@@ -80,32 +83,41 @@ static void format_loss(double loss, char *text, size_t text_bytes)
     }
 }
 
-static void print_row(const sl_checkpoint_info_t *info)
+static void fill_row(const sl_checkpoint_info_t *info, sl_table_t *table)
 {
-    char loss[32], validation[32], size[32];
+    char loss[32], validation[32];
 
+    sl_table_row(table);
     if (info->status < 0) {
-        (void)printf("%-15s  %s\n", info->name, info->reason);
+        sl_table_note(table, "%-15s  %s", info->name, info->reason);
         return;
     }
     format_loss(info->loss, loss, sizeof(loss));
     format_loss(info->validation_loss, validation, sizeof(validation));
-    sl_format_bytes(info->n_bytes, size, sizeof(size));
-    (void)printf("%-15s  %-20s  %8s  %10s  %10s  %6zu  ok%s%s\n", info->name,
-                 info->date, loss, validation, size, info->n_shards,
-                 info->is_latest ? ", latest" : "",
-                 info->is_best ? ", best" : "");
+    sl_table_cell(table, "%s", info->name);
+    sl_table_cell(table, "%s", info->date);
+    sl_table_cell(table, "%s", loss);
+    sl_table_cell(table, "%s", validation);
+    sl_table_bytes(table, info->n_bytes);
+    sl_table_cell(table, "%zu", info->n_shards);
+    sl_table_cell(table, "ok%s%s", info->is_latest ? ", latest" : "",
+                  info->is_best ? ", best" : "");
 }
 
-static void print_table(const sl_checkpoint_info_t *infos, size_t n)
+static sl_status_t print_table(const sl_checkpoint_info_t *infos, size_t n)
 {
+    static const sl_table_column_t columns[] = {
+        {"CHECKPOINT", -15, 0, 0}, {"WRITTEN", -20, 2, 0}, {"LOSS", 8, 2, 0},
+        {"VALIDATION", 10, 2, 0},  {"SIZE", 10, 2, 0},     {"SHARDS", 6, 2, 1},
+        {"STATE", -1, 2, 0}};
+    sl_table_t *table =
+        sl_table_create(columns, (int)(sizeof(columns) / sizeof(*columns)));
     size_t i;
 
-    (void)printf("%-15s  %-20s  %8s  %10s  %10s  %6s  %s\n", "CHECKPOINT",
-                 "WRITTEN", "LOSS", "VALIDATION", "SIZE", "SHARDS", "STATE");
     for (i = 0; i < n; i++) {
-        print_row(&infos[i]);
+        fill_row(&infos[i], table);
     }
+    return sl_table_print(table);
 }
 
 /* @return the process's exit status */
@@ -117,8 +129,8 @@ static int print_infos(const sl_checkpoint_command_t *own,
 
     if (own->is_json) {
         print_json(infos, n);
-    } else {
-        print_table(infos, n);
+    } else if (print_table(infos, n) < 0) {
+        result = 1;
     }
     for (i = 0; i < n; i++) {
         result |= infos[i].status < 0;
@@ -205,6 +217,22 @@ out:
     return status;
 }
 
+/* A file of somebody is not gone by a slip of the finger. */
+static sl_status_t check_free(const sl_checkpoint_command_t *own)
+{
+    struct stat there;
+    sl_status_t status = SL_OK;
+
+    if (!own->is_forced && lstat(own->output, &there) == 0) {
+        SL_FAIL(status, SL_ERR_IO, out,
+                "checkpoint merge: %s is there already: name another file, or "
+                "replace it with --force",
+                own->output);
+    }
+out:
+    return status;
+}
+
 static int run_merge(const sl_checkpoint_command_t *own)
 {
     sl_checkpoint_info_t *infos = NULL;
@@ -212,6 +240,7 @@ static int run_merge(const sl_checkpoint_command_t *own)
     sl_status_t status;
 
     SL_TRY(status, need_output(own), out);
+    SL_TRY(status, check_free(own), out);
     SL_TRY(status, find(own, &infos, &n), out);
     SL_TRY(status,
            sl_checkpoint_merge(own->dir, infos[0].name, own->output,
@@ -256,6 +285,7 @@ static const struct argp_option option_table[] = {
      "merge: the file to write; split: the directory", 0},
     {"moments", KEY_MOMENTS, NULL, 0,
      "merge: the whole state, not the weights only", 0},
+    {"force", KEY_FORCE, NULL, 0, "merge: replace the file if it exists", 0},
     {"shards", KEY_SHARDS, "N", 0, "split: how many (default 1)", 0},
     {0}};
 
@@ -300,6 +330,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_MOMENTS:
         own->with_moments = 1;
         return 0;
+    case KEY_FORCE:
+        own->is_forced = 1;
+        return 0;
     case KEY_SHARDS:
         if (sl_parse_int("--shards", arg, 1, 10000, &own->n_shards) < 0) {
             exit(EXIT_USAGE);
@@ -323,7 +356,7 @@ int sl_command_checkpoint(int argc, char **argv)
         .options = option_table,
         .parser = parse_option,
         .args_doc = "list DIR\nverify DIR|DIR/step-N\n"
-                    "merge DIR|DIR/step-N --output FILE [--moments]\n"
+                    "merge DIR|DIR/step-N --output FILE [--moments] [--force]\n"
                     "split FILE|DIR/step-N --output DIR [--shards N]",
         .doc = "Look at the checkpoints of a training run, compare their "
                "checksums, make one file of one, or shards again.\v"

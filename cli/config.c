@@ -271,7 +271,7 @@ static sl_status_t read_optimizer(const sl_yaml_node_t *root,
         sl_yaml_int(node, "total_steps", 0, UINT32_MAX, &params->total_steps),
         out);
     status = sl_optimizer_params_check(params);
-    if (status < 0 && node != NULL) {
+    if (status < 0 && node != NULL && !sl_fail_is_quiet()) {
         sl_error("%s: in this optimizer", sl_yaml_place(node));
     }
 out:
@@ -330,7 +330,11 @@ sl_status_t sl_config_open(const char *path, const char *const *overrides,
     size_t i;
 
     set_defaults(config);
-    SL_TRY(status, sl_yaml_open(path, &config->yaml), out);
+    status = sl_yaml_open(path, &config->yaml);
+    if (status == SL_ERR_IO || status == SL_ERR_NOT_FOUND) {
+        status = SL_ERR_CONFIG; /* as one that cannot be used */
+    }
+    SL_TRY(status, status, out);
     for (i = 0; i < n_overrides; i++) {
         SL_TRY(status, sl_yaml_override(config->yaml, overrides[i]), out);
     }

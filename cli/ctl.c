@@ -543,6 +543,34 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* A value that begins with a minus is no option, but one to refuse with the
+ * range: it and what follows go behind a "--". */
+static char **mark_values(int *argc_p, char **argv)
+{
+    static char end_of_options[] = "--";
+    const int n = *argc_p;
+    char **marked = calloc((size_t)n + 2, sizeof(*marked));
+    int i, at;
+
+    for (at = 1; at < n && strcmp(argv[at], end_of_options) != 0; at++) {
+        if (argv[at][0] == '-' && argv[at][1] != '\0' &&
+            strchr("0123456789.", argv[at][1]) != NULL) {
+            break;
+        }
+    }
+    if (marked == NULL || at == n || argv[at] == NULL ||
+        strcmp(argv[at], end_of_options) == 0) {
+        free(marked);
+        return NULL;
+    }
+    for (i = 0; i < n; i++) {
+        marked[i + (i >= at)] = argv[i];
+    }
+    marked[at] = end_of_options;
+    *argc_p = n + 1;
+    return marked;
+}
+
 int sl_command_ctl(int argc, char **argv)
 {
     const struct argp argp = {
@@ -559,14 +587,18 @@ int sl_command_ctl(int argc, char **argv)
                "Exit status: 0 done and answered by the job, 1 failed, 2 "
                "wrong usage, 3 written but not answered within 2 s."};
     sl_ctl_t *ctl = calloc(1, sizeof(*ctl));
+    char **marked;
     int result = 1;
 
     argv[0] = command;
     argp_err_exit_status = EXIT_USAGE;
+    marked = mark_values(&argc, argv);
+    argv = marked == NULL ? argv : marked;
     if (ctl != NULL && argp_parse(&argp, argc, argv, 0, NULL, ctl) == 0) {
         result = run(ctl);
         sl_run_dir_close(ctl->dir);
     }
+    free(marked);
     free(ctl);
     return result;
 }

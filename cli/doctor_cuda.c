@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `sluice doctor` in a build with CUDA. Nothing here ends it: what cannot be
  * asked is said so. */
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +45,31 @@ static void print_versions(const sl_nvml_t *nvml)
                  nvml == NULL ? "" : ", version ",
                  nvml == NULL ? "" : sl_nvml_driver(nvml));
     (void)printf("%-14s %s\n", "built for", SL_CUDA_ARCHITECTURES);
+}
+
+/* 91900 is 9.19.0. The build and the library loaded agree, or which differs:
+ * of another major version it cannot be used. */
+static void print_library(const char *name, int built, int loaded)
+{
+    (void)printf("%-14s %d.%d.%d (built against %d.%d.%d)%s\n", name,
+                 loaded / 10000, loaded / 100 % 100, loaded % 100,
+                 built / 10000, built / 100 % 100, built % 100,
+                 built / 10000 == loaded / 10000
+                     ? ""
+                     : ": another major version than the build's");
+}
+
+static void print_libraries(void)
+{
+    int nccl = 0;
+
+    print_library("cuBLASLt", CUBLAS_VERSION, (int)cublasLtGetVersion());
+    print_library("cuDNN", CUDNN_VERSION, (int)cudnnGetVersion());
+    if (ncclGetVersion(&nccl) == ncclSuccess) {
+        print_library("NCCL", NCCL_VERSION_CODE, nccl);
+    } else {
+        (void)printf("%-14s does not tell its version\n", "NCCL");
+    }
 }
 
 /* Whether one entry of the build's list ("90-real", "90a-real", "80",
@@ -190,6 +218,7 @@ void sl_doctor_cuda(const sl_nvml_t *nvml)
     int i;
 
     print_versions(nvml);
+    print_libraries();
     error = cudaGetDeviceCount(&n_devices);
     if (error != cudaSuccess) {
         (void)printf("%-14s none: %s (%s)\n", "gpus", cudaGetErrorString(error),

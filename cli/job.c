@@ -21,10 +21,6 @@ static sl_status_t join_world(sl_job_t *job)
     sl_status_t status;
 
     sl_world_params_default(&params);
-    params.dead_ns = (uint64_t)(job->config.dead_after_s * 1e9);
-    if (params.heartbeat_ns > params.dead_ns / 4) {
-        params.heartbeat_ns = params.dead_ns / 4;
-    }
     SL_TRY(status, sl_world_join(&params, &job->world), out);
     /* what fails on all ranks alike is told by the first */
     sl_fail_quiet_set(!sl_job_is_first(job));
@@ -286,12 +282,14 @@ static sl_status_t open_job(const char *path, const char *const *overrides,
     sl_status_t status;
 
     memset(job, 0, sizeof(*job));
+    /* first, so that what is wrong on all ranks is told by one of them */
+    SL_TRY(status, join_world(job), out);
     SL_TRY(status, sl_config_open(path, overrides, n_overrides, &job->config),
            out);
-    SL_TRY(status, join_world(job), out);
     SL_TRY(status, open_model(job), out);
     SL_TRY(status, sl_ranks_check_config(job->world, SL_VERSION, &job->config),
            out);
+    sl_world_dead_after(job->world, (uint64_t)(job->config.dead_after_s * 1e9));
     SL_TRY(status, open_devices(job), out);
     SL_TRY(status, find_stages(job), out);
     SL_TRY(status, find_costs(job), out);

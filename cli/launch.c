@@ -309,8 +309,10 @@ static sl_status_t run_all(sl_launch_t *launch, int *exit_p)
     char first[SL_LAUNCH_MARK_BYTES];
     char before[SL_LAUNCH_MARK_BYTES];
     char after[SL_LAUNCH_MARK_BYTES];
+    char written[SL_LAUNCH_MARK_BYTES] = "";
     sl_launch_end_t end = {0};
     sl_status_t status;
+    int is_seen;
 
     sl_launch_mark(launch, first);
     memcpy(before, first, sizeof(before));
@@ -323,13 +325,21 @@ static sl_status_t run_all(sl_launch_t *launch, int *exit_p)
         }
         tell_end(&end, sl_clock_ns() - begin_ns);
         sl_launch_mark(launch, after);
-        if (!may_restart(launch, &end, strcmp(before, after) != 0)) {
+        if (end.written[0] != '\0') {
+            memcpy(written, end.written, sizeof(written));
+        }
+        if (!may_restart(launch, &end,
+                         strcmp(before, after) != 0 ||
+                             end.written[0] != '\0')) {
             break;
         }
         /* only what this job wrote; it may have begun elsewhere by will */
-        launch->is_resumed = strcmp(first, after) != 0;
+        is_seen = strcmp(first, after) != 0;
+        launch->is_resumed = is_seen || written[0] != '\0';
         memcpy(before, after, sizeof(before));
-        back_off(launch, launch->is_resumed ? after : "where it began");
+        back_off(launch, is_seen              ? after
+                         : launch->is_resumed ? written
+                                              : "where it began");
         if (sl_launch_n_signals() > 0) {
             end.status = EXIT_INTERRUPTED;
             break;

@@ -13,10 +13,16 @@
 #include "base/status.h"
 
 enum {
+    SL_LAUNCH_MARK_BYTES = 256,
     SL_LAUNCH_NAME_BYTES = 256,
     SL_LAUNCH_MAX_HOSTS = 4096,
     SL_LAUNCH_MAX_SLOTS = 4096 /**< of one host, and ranks of a job */
 };
+
+/* A rank 0 that has this variable tells of each checkpoint by a line on stderr,
+ * which begins so and goes on with its name. The launcher keeps the line. */
+#define SL_LAUNCH_VARIABLE "SLUICE_LAUNCHED"
+#define SL_LAUNCH_REPORT "sluice launch report: checkpoint "
 
 /* ---- hosts ---- */
 
@@ -63,6 +69,8 @@ typedef struct sl_launch_end {
     int status;       /**< exit status; 128 + the signal that ended it */
     int host;         /**< a process on it was lost; -1 = unknown */
     char reason[256]; /**< the line that said so; or empty */
+    char written[SL_LAUNCH_MARK_BYTES]; /**< last checkpoint that the run has
+                                             told of; or empty */
 } sl_launch_end_t;
 
 /** From now on signals are handed on to the run. */
@@ -80,10 +88,6 @@ int sl_launch_probe(char *const *argv, uint64_t ns);
 int sl_launch_find_lost(const char *line, char name[SL_LAUNCH_NAME_BYTES]);
 
 /* ---- the job ---- */
-
-enum {
-    SL_LAUNCH_MARK_BYTES = 256
-};
 
 typedef struct sl_launch {
     /* asked */

@@ -254,6 +254,8 @@ static sl_status_t words_make(const sl_launch_t *launch, sl_words_t *words)
     if (!is_alone(launch)) {
         put_mpirun(launch, words->hosts, words);
         put_environment(words);
+        put(words, "-x");
+        put(words, SL_LAUNCH_VARIABLE "=1");
     }
     put(words, words->self);
     for (i = 0; i < launch->argc; i++) {

@@ -17,6 +17,7 @@
 
 enum {
     LINE_BYTES = 1024,
+    READ_BYTES = 4096,
     EXIT_NOT_FOUND = 127
 };
 
@@ -132,18 +133,60 @@ typedef struct sl_watch {
     pid_t pid;
     int fd; /**< its stderr; -1 = closed */
     size_t n_line;
+    size_t n_passed; /**< of the line, passed on */
     char line[LINE_BYTES];
+    size_t n_out; /**< to write */
+    char out[READ_BYTES + LINE_BYTES];
     int n_forwarded;
     uint64_t term_ns; /**< when it gets SIGTERM; 0 = not */
     uint64_t kill_ns; /**< when it gets SIGKILL; 0 = not */
 } sl_watch_t;
+
+/* Whether the line is, or may become, a report, which is for us alone. */
+static int may_be_report(const sl_watch_t *watch)
+{
+    const size_t n = strlen(SL_LAUNCH_REPORT);
+
+    return memcmp(watch->line, SL_LAUNCH_REPORT,
+                  watch->n_line < n ? watch->n_line : n) == 0;
+}
+
+static int is_report(const sl_watch_t *watch)
+{
+    return watch->n_line > strlen(SL_LAUNCH_REPORT) && may_be_report(watch);
+}
+
+/* There is room for what was read at once, and a line that was held back. */
+static void show(sl_watch_t *watch, const char *bytes, size_t n)
+{
+    memcpy(watch->out + watch->n_out, bytes, n);
+    watch->n_out += n;
+}
+
+static void show_line(sl_watch_t *watch)
+{
+    show(watch, watch->line + watch->n_passed, watch->n_line - watch->n_passed);
+    watch->n_passed = watch->n_line;
+}
+
+static void flush(sl_watch_t *watch)
+{
+    (void)fwrite(watch->out, 1, watch->n_out, stderr);
+    (void)fflush(stderr);
+    watch->n_out = 0;
+}
 
 static void read_line(sl_watch_t *watch)
 {
     char name[SL_LAUNCH_NAME_BYTES];
 
     watch->line[watch->n_line] = '\0';
-    watch->n_line = 0;
+    if (is_report(watch)) {
+        (void)snprintf(watch->end.written, sizeof(watch->end.written), "%.*s",
+                       (int)sizeof(watch->end.written) - 1,
+                       watch->line + strlen(SL_LAUNCH_REPORT));
+    }
+    watch->n_line = watch->n_passed = 0;
     if (watch->end.reason[0] != '\0' ||
         !sl_launch_find_lost(watch->line, name)) {
         return;
@@ -156,10 +199,30 @@ static void read_line(sl_watch_t *watch)
     }
 }
 
+/* Ours, or the user's. */
+static void take_byte(sl_watch_t *watch, char byte)
+{
+    if (byte == '\n' || byte == '\r') {
+        if (!is_report(watch)) {
+            show_line(watch);
+            show(watch, &byte, 1);
+        }
+        read_line(watch);
+    } else if (watch->n_line < LINE_BYTES - 1) {
+        watch->line[watch->n_line++] = byte;
+        if (!may_be_report(watch)) {
+            show_line(watch);
+        }
+    } else {
+        show_line(watch);
+        show(watch, &byte, 1);
+    }
+}
+
 /* Pass on what has come; 0 when there is nothing (now, or for ever). */
 static int pass_on(sl_watch_t *watch)
 {
-    char bytes[4096];
+    char bytes[READ_BYTES];
     ssize_t n;
     ssize_t i;
 
@@ -174,14 +237,10 @@ static int pass_on(sl_watch_t *watch)
         watch->fd = -1;
         return 0;
     }
-    (void)fwrite(bytes, 1, (size_t)n, stderr);
     for (i = 0; i < n; i++) {
-        if (bytes[i] == '\n' || bytes[i] == '\r') {
-            read_line(watch);
-        } else if (watch->n_line < LINE_BYTES - 1) {
-            watch->line[watch->n_line++] = bytes[i];
-        }
+        take_byte(watch, bytes[i]);
     }
+    flush(watch);
     return 1;
 }
 
@@ -305,6 +364,10 @@ sl_status_t sl_launch_run(const sl_launch_run_t *run, sl_launch_end_t *end_p)
     while (pass_on(&watch)) {
     }
     if (watch.n_line > 0) {
+        if (!is_report(&watch)) {
+            show_line(&watch);
+            flush(&watch);
+        }
         read_line(&watch);
     }
     watch.end.status = exit_status_of(wait_status);

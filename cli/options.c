@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/parse.h"
+#include "cli/launched.h"
 
 enum {
     KEY_JOB = 1000,
@@ -109,7 +110,8 @@ static const struct {
      SL_OPTIONS_OUTPUT},
     {"memory-trace", "FILE", "Record what each device allocates in FILE.cpuN",
      SL_OPTIONS_OUTPUT},
-    {"quiet", NULL, "No progress line", SL_OPTIONS_OUTPUT},
+    {"quiet", NULL, "No progress line, table of ranks and chart",
+     SL_OPTIONS_OUTPUT},
     {"repeats", "N", "Measurements; the first is a warm-up (default 10)",
      SL_OPTIONS_REPEATS},
     {"json", NULL, "Print JSON", SL_OPTIONS_JSON},
@@ -275,6 +277,20 @@ static size_t add_options(struct argp_option *table, unsigned sets)
     return n;
 }
 
+typedef struct sl_parse {
+    const struct argp *argp;
+    int argc;
+    char **argv;
+    sl_options_t *options;
+} sl_parse_t;
+
+static int parse(void *ctx)
+{
+    const sl_parse_t *own = ctx;
+
+    return argp_parse(own->argp, own->argc, own->argv, 0, NULL, own->options);
+}
+
 sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
                              int argc, char **argv, sl_options_t *options)
 {
@@ -282,6 +298,7 @@ sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
     struct argp argp = {0};
     char command[64];
     char *argv0 = argv[0];
+    sl_parse_t own = {&argp, argc, argv, options};
     sl_status_t status = SL_OK;
 
     memset(options, 0, sizeof(*options));
@@ -295,7 +312,8 @@ sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
     (void)snprintf(command, sizeof(command), "sluice %s", name);
     argv[0] = command;
     argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, options) != 0) {
+    sl_launched_try(parse, &own);
+    if (parse(&own) != 0) {
         status = SL_ERR_INVALID_ARG;
     }
     argv[0] = argv0;

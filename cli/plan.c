@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
+#include "cli/table.h"
 #include "engine/grid.h"
 
 /* Sums over the layers of one stage, for one micro-batch. */
@@ -37,21 +38,38 @@ static sl_stage_sums_t sum_stage(const sl_job_t *job, int k)
     return sums;
 }
 
-static void print_row(const sl_job_t *job, int k)
+static void fill_row(const sl_job_t *job, int k, sl_table_t *table)
 {
     const sl_stage_sums_t sums = sum_stage(job, k);
     const int first = job->cuts[k], last = job->cuts[k + 1] - 1;
-    char params[32], kept[32], boundary[32], range[96];
 
-    sl_format_bytes(sums.param_bytes, params, sizeof(params));
-    sl_format_bytes(sums.kept_bytes, kept, sizeof(kept));
-    sl_format_bytes(sums.boundary_bytes, boundary, sizeof(boundary));
-    (void)snprintf(range, sizeof(range), "%s .. %s",
-                   job->model->layers[first]->name,
-                   job->model->layers[last]->name);
-    (void)printf("%5d  %4d-%-4d %10.3f %9.3f %12s %12s %12s  %s\n", k, first,
-                 last, sums.ms, sums.flops * 1e-9, params, kept, boundary,
-                 range);
+    sl_table_row(table);
+    sl_table_cell(table, "%d", k);
+    sl_table_cell(table, "%4d-%-4d", first, last);
+    sl_table_cell(table, "%.3f", sums.ms);
+    sl_table_cell(table, "%.3f", sums.flops * 1e-9);
+    sl_table_bytes(table, sums.param_bytes);
+    sl_table_bytes(table, sums.kept_bytes);
+    sl_table_bytes(table, sums.boundary_bytes);
+    sl_table_cell(table, "%s .. %s", job->model->layers[first]->name,
+                  job->model->layers[last]->name);
+}
+
+static sl_status_t print_stages(const sl_job_t *job)
+{
+    static const sl_table_column_t columns[] = {
+        {"stage", 5, 0, 0},       {"layers", -9, 2, 0},
+        {"ms", 10, 1, 0},         {"GFLOP", 9, 1, 0},
+        {"parameters", 12, 1, 0}, {"activations", 12, 1, 0},
+        {"boundary", 12, 1, 0},   {"from .. to", -1, 2, 0}};
+    sl_table_t *table =
+        sl_table_create(columns, (int)(sizeof(columns) / sizeof(*columns)));
+    int k;
+
+    for (k = 0; k < job->n_stages; k++) {
+        fill_row(job, k, table);
+    }
+    return sl_table_print(table);
 }
 
 /* ---- memory ---- */
@@ -70,8 +88,14 @@ typedef struct sl_plan_memory {
 static void print_fit(const sl_job_t *job)
 {
     const sl_fit_t *fit = &job->fit;
-    char need[32], limit[32];
+    const sl_grid_slot_t *slot = &job->grid->slots[fit->slot];
+    char need[32], limit[32], name[64];
 
+    if (job->world == NULL) {
+        (void)snprintf(name, sizeof(name), "%s", slot->name);
+    } else {
+        (void)snprintf(name, sizeof(name), "%d/%s", slot->rank, slot->name);
+    }
     if (fit->n_rounds > 1 && fit->fits) {
         (void)printf("the fastest cuts do not fit; these are the fastest of "
                      "those that do, rehearsed %d times\n",
@@ -81,7 +105,7 @@ static void print_fit(const sl_job_t *job)
         sl_format_bytes(fit->limit_bytes, limit, sizeof(limit));
         (void)printf("no cuts were found that fit: the ones that need least "
                      "take %s on %s, which has %s\n",
-                     need, job->devices->devices[fit->device].name, limit);
+                     need, name, limit);
     }
 }
 
@@ -109,39 +133,57 @@ static int count_recomputed(const sl_memory_plan_t *plan)
     return n;
 }
 
-static void print_memory(const sl_plan_memory_t *memory)
+static sl_status_t print_devices(const sl_memory_plan_t *plan)
 {
-    const sl_memory_plan_t *plan = &memory->plan;
-    char text[32];
-    int d, c;
+    sl_table_column_t columns[SL_MEM_N_CLASSES + 4] = {{"memory", -9, 0, 0}};
+    const char *const titles[] = {"peak", "held", "limit"};
+    sl_table_t *table;
+    int d, c, n = 1;
 
-    (void)printf("\n%-9s", "memory");
-    for (c = 0; c < SL_MEM_N_CLASSES; c++) {
-        (void)printf(" %12s", sl_mem_class_name((sl_mem_class_t)c));
+    for (c = 0; c < SL_MEM_N_CLASSES + 3; c++) {
+        columns[n++] = (sl_table_column_t){
+            c < SL_MEM_N_CLASSES ? sl_mem_class_name((sl_mem_class_t)c)
+                                 : titles[c - SL_MEM_N_CLASSES],
+            12, 1, 0};
     }
-    (void)printf(" %12s %12s %12s\n", "peak", "held", "limit");
+    table = sl_table_create(columns, n);
     for (d = 0; d < plan->n_devices; d++) {
         const sl_memory_need_t *need = &plan->devices[d];
-        const size_t sums[] = {need->peak_bytes, need->held_bytes,
-                               need->limit_bytes};
 
-        (void)printf("%-9s", need->name);
+        sl_table_row(table);
+        sl_table_cell(table, "%s", need->name);
         for (c = 0; c < SL_MEM_N_CLASSES; c++) {
-            sl_format_bytes(need->class_peak_bytes[c], text, sizeof(text));
-            (void)printf(" %12s", text);
+            sl_table_bytes(table, need->class_peak_bytes[c]);
         }
-        for (c = 0; c < 3; c++) {
-            sl_format_bytes(sums[c], text, sizeof(text));
-            (void)printf(" %12s", sums[c] == SIZE_MAX ? "none" : text);
+        sl_table_bytes(table, need->peak_bytes);
+        sl_table_bytes(table, need->held_bytes);
+        if (need->limit_bytes == SIZE_MAX) {
+            sl_table_cell(table, "none");
+        } else {
+            sl_table_bytes(table, need->limit_bytes);
         }
-        (void)printf("%s\n", need->fits ? "" : "  does not fit");
+        if (!need->fits) {
+            sl_table_note(table, "does not fit");
+        }
     }
+    return sl_table_print(table);
+}
+
+static sl_status_t print_memory(const sl_plan_memory_t *memory)
+{
+    const sl_memory_plan_t *plan = &memory->plan;
+    sl_status_t status;
+
+    (void)printf("\n");
+    SL_TRY(status, print_devices(plan), out);
     if (plan->keeps != NULL) {
         (void)printf("recompute auto: %d of %d layers are recomputed\n",
                      count_recomputed(plan), plan->n_layers);
     }
     (void)printf("%s%s%s\n", plan->fits ? "fits" : "does not fit",
                  memory->advice[0] == '\0' ? "" : ": ", memory->advice);
+out:
+    return status;
 }
 
 static json_t *json_memory(const sl_plan_memory_t *memory)
@@ -197,11 +239,12 @@ out:
     return status;
 }
 
-static void print_table(const sl_job_t *job)
+static sl_status_t print_table(const sl_job_t *job)
 {
     const sl_part_problem_t problem = sl_job_problem(job);
     sl_part_prediction_t prediction;
-    int n_micro, k;
+    sl_status_t status;
+    int n_micro;
 
     (void)sl_split_rows(job->config.batch, (int)job->config.micro_batches, 0,
                         &n_micro);
@@ -216,14 +259,11 @@ static void print_table(const sl_job_t *job)
                  "\n\n",
                  job->costs.is_measured ? "measured" : "analytic",
                  job->config.cuts != NULL ? "cuts given" : job->config.policy);
-    (void)printf("%5s  %-9s %10s %9s %12s %12s %12s  %s\n", "stage", "layers",
-                 "ms", "GFLOP", "parameters", "activations", "boundary",
-                 "from .. to");
-    for (k = 0; k < job->n_stages; k++) {
-        print_row(job, k);
-    }
+    SL_TRY(status, print_stages(job), out);
     (void)printf("\npredicted step %.3f ms, bubble %.1f %%\n",
                  prediction.step_us * 1e-3, prediction.bubble * 100.0);
+out:
+    return status;
 }
 
 static sl_status_t print_json(const sl_job_t *job,
@@ -294,8 +334,8 @@ int sl_command_plan(int argc, char **argv)
     if (options.is_json) {
         status = print_json(&job, &memory);
     } else {
-        print_table(&job);
-        print_memory(&memory);
+        SL_TRY(status, print_table(&job), out);
+        SL_TRY(status, print_memory(&memory), out);
         print_fit(&job);
         status = job.config.replicas > 1 || job.world != NULL ? print_grid(&job)
                                                               : SL_OK;

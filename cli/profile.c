@@ -31,6 +31,7 @@ static void print_costs(const sl_job_t *job, const sl_part_costs_t *costs)
 
 int sl_command_profile(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_job_t job = {0};
     sl_part_costs_t costs = {0};
@@ -60,7 +61,8 @@ int sl_command_profile(int argc, char **argv)
     (void)printf("kept in %s\n", job.profile_path);
 out:
     sl_part_costs_cleanup(&costs);
+    quiet_status = sl_job_tell_failure(&job, &status);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

@@ -148,6 +148,7 @@ static void simulation_close(sl_simulation_t *simulation)
 
 int sl_command_simulate(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_simulation_t simulation;
     sl_status_t status;
@@ -166,7 +167,8 @@ int sl_command_simulate(int argc, char **argv)
     status = options.scale == NULL ? sl_simulation_run(&simulation)
                                    : sl_simulation_scale(&simulation);
 out:
+    quiet_status = sl_job_tell_failure(&simulation.job, &status);
     simulation_close(&simulation);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

@@ -7,6 +7,7 @@
 
 #include "base/parse.h"
 #include "cli/simulate.h"
+#include "cli/table.h"
 
 enum {
     MAX_POINTS = 64,
@@ -110,11 +111,28 @@ static double relative_speed(const scale_t *scale, int n_devices)
     return sum / cluster->groups[0].speed;
 }
 
+enum {
+    WIDE = 107 /* columns of a whole line */
+};
+
+static int is_narrow(void)
+{
+    const int width = sl_terminal_width();
+
+    return width > 0 && width < WIDE;
+}
+
 static void print_head(const scale_t *scale, int is_weak)
 {
     (void)printf(
         "\n%s scaling: %lld samples a step%s\n", is_weak ? "weak" : "strong",
         (long long)batch_rows(scale, 1, is_weak), is_weak ? " and device" : "");
+    if (is_narrow()) {
+        (void)printf("%5s %4s %3s %4s %5s %9s %9s %6s %6s %6s %6s %6s\n",
+                     "count", "R", "K", "M", "rows", "step ms", "samples/s",
+                     "faster", "effic.", "bubble", "expos.", "memory");
+        return;
+    }
     (void)printf("%7s %5s %5s %5s %5s %11s %13s %9s %10s %7s %8s %11s\n",
                  "devices", "R", "K", "M", "rows", "step ms", "samples/s",
                  "speed-up", "efficiency", "bubble", "exposed", "memory");
@@ -123,6 +141,8 @@ static void print_head(const scale_t *scale, int is_weak)
 static void print_text(int n_devices, const sl_search_choice_t *choice,
                        double speed_up, double efficiency)
 {
+    const double exposed =
+        100.0 * (1.0 - choice->free_us / choice->result.step_us);
     char memory[32];
 
     if (choice->n_simulated == 0) {
@@ -131,13 +151,24 @@ static void print_text(int n_devices, const sl_search_choice_t *choice,
         return;
     }
     sl_format_bytes(choice->memory_bytes, memory, sizeof(memory));
+    if (is_narrow()) {
+        (void)printf("%5d %4d %3d %4d %5lld %9.2f %9.1f %6.1f %5.1f%% %5.1f%% "
+                     "%5.1f%% %5.1fG\n",
+                     n_devices, choice->n_replicas, choice->n_stages,
+                     choice->n_micro_batches, (long long)choice->rows,
+                     choice->result.step_us * 1e-3, choice->rows_per_s,
+                     speed_up, efficiency * 100.0,
+                     choice->result.bubble * 100.0, exposed,
+                     (double)choice->memory_bytes / (double)(1 << 30));
+        (void)fflush(stdout);
+        return;
+    }
     (void)printf("%7d %5d %5d %5d %5lld %11.3f %13.1f %9.2f %8.1f %% "
                  "%5.1f %% %6.1f %% %11s\n",
                  n_devices, choice->n_replicas, choice->n_stages,
                  choice->n_micro_batches, (long long)choice->rows,
                  choice->result.step_us * 1e-3, choice->rows_per_s, speed_up,
-                 efficiency * 100.0, choice->result.bubble * 100.0,
-                 100.0 * (1.0 - choice->free_us / choice->result.step_us),
+                 efficiency * 100.0, choice->result.bubble * 100.0, exposed,
                  memory);
     (void)fflush(stdout);
 }

@@ -48,9 +48,11 @@ static sl_status_t contest_open(sl_job_t *job, size_t n, sl_contest_t *contest)
     contest->n = n;
     if (job->config.replicas > 1 || job->world != NULL) {
         SL_FAIL(status, SL_ERR_CONFIG, out,
-                "speedup: %lld replica(s) on %d rank(s) asked; it measures one "
-                "pipeline in one process",
-                (long long)job->config.replicas, sl_world_size(job->world));
+                "speedup: %lld replica%s and %d process%s asked; it measures "
+                "one pipeline in one process",
+                (long long)job->config.replicas,
+                job->config.replicas == 1 ? "" : "s", sl_world_size(job->world),
+                sl_world_size(job->world) == 1 ? "" : "es");
     }
     contest->pipeline_us = calloc(n, sizeof(double));
     contest->single_us = calloc(n, sizeof(double));
@@ -201,6 +203,7 @@ static void print_result(sl_contest_t *contest, int is_json)
 
 int sl_command_speedup(int argc, char **argv)
 {
+    int quiet_status;
     sl_options_t options;
     sl_job_t job = {0};
     sl_contest_t contest = {0};
@@ -222,7 +225,8 @@ int sl_command_speedup(int argc, char **argv)
     print_result(&contest, options.is_json);
 out:
     contest_close(&contest);
+    quiet_status = sl_job_tell_failure(&job, &status);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return sl_exit_status(status);
+    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
 }

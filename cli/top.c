@@ -16,6 +16,7 @@
 #include "base/parse.h"
 #include "cli/commands.h"
 #include "cli/gpu_use.h"
+#include "cli/table.h"
 #include "scheduler/coordinator/exchange.h"
 
 enum {
@@ -123,53 +124,78 @@ static void head(const sl_top_t *top, char line[LINE_BYTES])
                    top->report.policy);
 }
 
-static void columns(char line[LINE_BYTES])
-{
-    (void)snprintf(line, LINE_BYTES,
-                   "%-*s %-13s %-9s %9s  %-6s %6s %6s  %10s %10s %10s  %9s "
-                   "%9s %7s",
-                   (int)ID_COLUMNS, "JOB", "CLASS", "STATE", "STEP", "DEVICE",
-                   "ASKED", "GOT", "USED", "LIMIT", "ON HOST", "MEDIAN", "P99",
-                   "SLOWER");
-}
+/* What says most comes last to go. */
+static const sl_table_column_t columns[] = {
+    {"JOB", -28, 0, 0},    {"CLASS", -13, 1, 5}, {"STATE", -9, 1, 0},
+    {"STEP", 9, 1, 0},     {"DEVICE", -6, 2, 0}, {"ASKED", 6, 1, 0},
+    {"GOT", 6, 1, 0},      {"USED", 10, 2, 0},   {"LIMIT", 10, 1, 0},
+    {"ON HOST", 10, 1, 4}, {"MEDIAN", 9, 2, 1},  {"P99", 9, 1, 2},
+    {"SLOWER", 7, 1, 3}};
 
-static void row(const sl_top_t *top, int i, int d, char line[LINE_BYTES])
+enum {
+    N_COLUMNS = sizeof(columns) / sizeof(*columns)
+};
+
+static void fill_row(const sl_top_t *top, int i, int d, sl_table_t *table)
 {
     const sl_control_status_t *status = &top->status[i];
     const sl_control_device_status_t *device = &status->devices[d];
-    char used[32], limit[32], host[32], median[32], p99[32], slower[32];
-    char step[32];
+    char median[32], p99[32], slower[32], step[32];
 
-    sl_format_bytes(device->used_bytes, used, sizeof(used));
-    sl_format_bytes(device->limit_bytes, limit, sizeof(limit));
-    sl_format_bytes(device->host_used_bytes, host, sizeof(host));
     format_time(status->median_us, median, sizeof(median));
     format_time(status->p99_us, p99, sizeof(p99));
     format_slowdown(top, i, slower, sizeof(slower));
     (void)snprintf(step, sizeof(step), "%" PRIu64, status->step);
-    (void)snprintf(
-        line, LINE_BYTES,
-        "%-*.*s %-13s %-9s %9s  %-6s %5.1f%% %5.1f%%  %10s %10s "
-        "%10s  %9s %9s %7s",
-        (int)ID_COLUMNS, (int)ID_COLUMNS, d == 0 ? top->ids[i].text : "",
-        d == 0 ? sl_job_class_name(status->job_class) : "",
-        d == 0 ? sl_job_state_name(status->state) : "", d == 0 ? step : "",
-        device->name, device->share_asked, device->share_achieved, used, limit,
-        host, d == 0 ? median : "", d == 0 ? p99 : "", d == 0 ? slower : "");
+    sl_table_row(table);
+    sl_table_cell(table, "%.*s", ID_COLUMNS, d == 0 ? top->ids[i].text : "");
+    sl_table_cell(table, "%s",
+                  d == 0 ? sl_job_class_name(status->job_class) : "");
+    sl_table_cell(table, "%s", d == 0 ? sl_job_state_name(status->state) : "");
+    sl_table_cell(table, "%s", d == 0 ? step : "");
+    sl_table_cell(table, "%s", device->name);
+    sl_table_cell(table, "%.1f%%", device->share_asked);
+    sl_table_cell(table, "%.1f%%", device->share_achieved);
+    sl_table_bytes(table, device->used_bytes);
+    sl_table_bytes(table, device->limit_bytes);
+    sl_table_bytes(table, device->host_used_bytes);
+    sl_table_cell(table, "%s", d == 0 ? median : "");
+    sl_table_cell(table, "%s", d == 0 ? p99 : "");
+    sl_table_cell(table, "%s", d == 0 ? slower : "");
 }
 
-/* Print a line, cut to the terminal's width (0 = whole). */
-static void put(const char *line, int width)
+/* All jobs, as text. NULL without memory. */
+static char *make_table(const sl_top_t *top, int width)
 {
-    if (width > 0) {
-        (void)printf("%.*s\x1b[K\r\n", width, line);
+    sl_table_t *table = sl_table_create(columns, N_COLUMNS);
+    char *text;
+    int i, d;
+
+    for (i = 0; i < top->n_jobs; i++) {
+        for (d = 0; d < top->status[i].n_devices; d++) {
+            fill_row(top, i, d, table);
+        }
+        if (top->status[i].reason[0] != '\0') {
+            sl_table_row(table);
+            sl_table_note(table, "  %s", top->status[i].reason);
+        }
+    }
+    text = sl_table_format(table, width);
+    sl_table_destroy(table);
+    return text;
+}
+
+/* Print a line, cut to the terminal's width where it is live. */
+static void put(const char *line, int n_bytes, int width, int is_live)
+{
+    if (is_live) {
+        (void)printf("%.*s\x1b[K\r\n", n_bytes < width ? n_bytes : width, line);
     } else {
-        (void)printf("%s\n", line);
+        (void)printf("%.*s\n", n_bytes, line);
     }
 }
 
 /* GPUs with everybody's use of them, at most `n_max` of them. */
-static void put_gpus(const sl_top_t *top, int width, int n_max)
+static void put_gpus(const sl_top_t *top, int width, int n_max, int is_live)
 {
     const int n = top->nvml == NULL ? 0 : sl_nvml_count(top->nvml);
     char line[LINE_BYTES], use[256];
@@ -178,34 +204,28 @@ static void put_gpus(const sl_top_t *top, int width, int n_max)
     for (i = 0; i < n && i < n_max; i++) {
         sl_gpu_use_text(top->nvml, i, use, sizeof(use));
         (void)snprintf(line, sizeof(line), "gpu %d  %s", i, use);
-        put(line, width);
+        put(line, (int)strlen(line), width, is_live);
     }
 }
 
+/* `height` lines at most; 0 = all, and not live. */
 static void print_table(const sl_top_t *top, int width, int height)
 {
     char line[LINE_BYTES];
-    int i, d, n = 3;
+    char *text = make_table(top, width);
+    const char *at = text;
+    int n = 2;
 
     head(top, line);
-    put(line, width);
-    columns(line);
-    put(line, width);
-    for (i = 0; i < top->n_jobs; i++) {
-        for (d = 0; d < top->status[i].n_devices; d++) {
-            if (height > 0 && n++ >= height) {
-                return;
-            }
-            row(top, i, d, line);
-            put(line, width);
-        }
-        if (top->status[i].reason[0] != '\0' &&
-            !(height > 0 && n++ >= height)) {
-            (void)snprintf(line, sizeof(line), "  %s", top->status[i].reason);
-            put(line, width);
-        }
+    put(line, (int)strlen(line), width, height > 0);
+    while (at != NULL && *at != '\0' && (height == 0 || n++ < height)) {
+        const int n_bytes = (int)strcspn(at, "\n");
+
+        put(at, n_bytes, width, height > 0);
+        at += n_bytes + (at[n_bytes] == '\n');
     }
-    put_gpus(top, width, height > 0 ? height - n : INT_MAX);
+    put_gpus(top, width, height > 0 ? height - n : INT_MAX, height > 0);
+    free(text);
 }
 
 /* ---- as JSON ---- */
@@ -339,7 +359,8 @@ static void show_live(sl_top_t *top)
         look(top);
         terminal_size(&width, &height);
         (void)printf("\x1b[H");
-        print_table(top, width, height);
+        /* the last column is left free: it is where lines are wrapped */
+        print_table(top, width - 1, height);
         (void)printf("\x1b[J");
         (void)fflush(stdout);
         wait_for_key(top->every_s);
@@ -375,7 +396,7 @@ static sl_status_t run(sl_top_t *top)
     if (top->is_json) {
         status = print_json(top);
     } else {
-        print_table(top, 0, 0);
+        print_table(top, sl_terminal_width(), 0);
     }
 out:
     return status;

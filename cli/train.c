@@ -240,19 +240,15 @@ static void tell_move(const sl_train_t *train, uint32_t step)
     }
 }
 
-/* After a job without memory: whether to take it again, once an order has
- * come to the ranks whose limits are low. All ranks decide alike; one that is
- * told to end meanwhile ends the run. */
+/* Whether to take a job again, once an order has come to the ranks whose
+ * limits are low. All ranks decide alike; one that is told to end meanwhile
+ * ends the run. */
 static int await_room(sl_train_t *train)
 {
-    const int is_short = is_squeezed(train);
-    double sums[2] = {is_short, 0.0};
+    double sums[2] = {0.0, 0.0};
     double n_ends = 0.0;
 
-    if (sl_world_sum(train->job.world, sums, 1) < 0 || sums[0] == 0.0) {
-        return 0;
-    }
-    if (is_short) {
+    if (is_squeezed(train)) {
         sl_progress_clear(train->progress);
         sl_warn("%s; waiting for a higher limit", sl_last_error());
         sums[1] = sl_control_await_order(train->control);
@@ -272,18 +268,20 @@ static int await_room(sl_train_t *train)
 static sl_status_t make_room(sl_train_t *train, int *is_again_p)
 {
     char detail[1024];
-    sl_status_t status = SL_OK;
+    double n_short = is_squeezed(train);
+    sl_status_t status;
     int moved = 0;
 
     (void)snprintf(detail, sizeof(detail), "%s", sl_last_error());
-    if (is_squeezed(train)) {
+    SL_TRY(status, sl_world_sum(train->job.world, &n_short, 1), out);
+    if (n_short > 0.0) {
         SL_TRY(status,
                sl_train_rebalance_fit(train->rebalance, &moved, &train->news),
                out);
         tell_move(train, sl_engine_n_steps(train->job.engine));
     }
     sl_last_error_set(detail);
-    *is_again_p = moved || await_room(train);
+    *is_again_p = moved || (n_short > 0.0 && await_room(train));
 out:
     return status;
 }
@@ -357,7 +355,7 @@ static sl_status_t train_step(sl_train_t *train)
     double n_units;
 
     SL_TRY(status, sl_loader_next(train->loader, &batch), out);
-    if (sl_train_signals_is_stop(NULL)) {
+    if (sl_train_signals_is_stop(train->job.world)) {
         sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
     }
     status = step_when_it_fits(train, &batch, &report);
@@ -373,7 +371,7 @@ static sl_status_t train_step(sl_train_t *train)
     tell_progress(train, &report, n_units);
     tell_metrics(train, &report, n_units);
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
-        sl_train_signals_stop(); /* told to stop */
+        sl_train_signals_stop(NULL); /* told to stop */
     }
     SL_TRY(
         status,
@@ -428,14 +426,65 @@ static sl_status_t draw_curve(const sl_train_t *train)
         .name = "loss", .y = train->losses, .n = train->n_losses};
     const sl_curve_text_params_t params = {0};
     char *text = NULL;
-    sl_status_t status;
+    sl_status_t status = SL_OK;
 
-    SL_TRY(status, sl_curve_text(&series, &params, &text), out);
-    (void)fputs(text, stdout);
-    free(text);
+    if (!train->options->is_quiet) {
+        SL_TRY(status, sl_curve_text(&series, &params, &text), out);
+        (void)fputs(text, stdout);
+        free(text);
+    }
     if (train->options->curve != NULL) {
         status = sl_curve_svg_write(train->options->curve,
                                     train->job.config.name, &series, 1);
+    }
+out:
+    return status;
+}
+
+/* Whether the run ends early. With other ranks the wish counts once all know
+ * of it, after the same step. */
+static int is_over(const sl_train_t *train)
+{
+    return train->is_over ||
+           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
+}
+
+/* For whoever sends a signal: where the job is, and what there is of it. */
+static void tell_interrupt(const sl_train_t *train)
+{
+    const sl_config_t *config = &train->job.config;
+    const uint32_t step = sl_engine_n_steps(train->job.engine);
+    char path[2048];
+
+    if (!sl_job_is_first(&train->job)) {
+        return;
+    }
+    if (sl_train_checkpoint_path(train->checkpoint, path, sizeof(path))) {
+        (void)fprintf(stderr,
+                      "sluice: interrupted after step %" PRIu32
+                      "; checkpoint written: %s\n",
+                      step, path);
+    } else {
+        (void)fprintf(stderr,
+                      "sluice: interrupted after step %" PRIu32
+                      "; no checkpoint written%s\n",
+                      step,
+                      config->checkpoint_dir == NULL
+                          ? ": name a directory with --checkpoint"
+                          : "");
+    }
+}
+
+/* When all ranks want to know. */
+static sl_status_t measure_edges(const sl_train_t *train)
+{
+    const int n = sl_world_size(train->job.world);
+    double n_wish = train->options->edges != NULL;
+    sl_status_t status;
+
+    SL_TRY(status, sl_world_sum(train->job.world, &n_wish, 1), out);
+    if (n_wish == (double)n) {
+        status = sl_engine_measure_overlap(train->job.engine);
     }
 out:
     return status;
@@ -452,6 +501,9 @@ static sl_status_t finish(sl_train_t *train)
     train->progress = NULL;
     SL_KEEP(status, sl_train_checkpoint_end(train->checkpoint, train->last_loss,
                                             train->validation_loss));
+    if (is_over(train)) {
+        tell_interrupt(train);
+    }
     if (options->save != NULL) {
         SL_KEEP(status,
                 sl_engine_weights_save(train->job.engine, options->save));
@@ -463,6 +515,7 @@ static sl_status_t finish(sl_train_t *train)
     if (train->n_losses > 1 && sl_job_is_first(&train->job)) {
         SL_KEEP(status, draw_curve(train));
     }
+    SL_KEEP(status, measure_edges(train));
     if (options->edges != NULL) {
         SL_KEEP(status, sl_train_edges_write(options->edges, &train->job));
     }
@@ -495,14 +548,6 @@ static void close_all(sl_train_t *train)
     sl_job_close(&train->job);
 }
 
-/* Whether the run ends early. With other ranks the wish counts once all know
- * of it, after the same step. */
-static int is_over(const sl_train_t *train)
-{
-    return train->is_over ||
-           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
-}
-
 /* Until the job may begin; it is over when a rank is ended before that. */
 static sl_status_t admit(sl_train_t *train)
 {
@@ -520,13 +565,18 @@ static sl_status_t run(sl_train_t *train)
 
     find_unit(train);
     sl_train_signals_catch();
+    sl_train_signals_share(train->job.world);
     SL_TRY(status, remember_limits(train), out);
     SL_TRY(status,
-           sl_train_control_open(&train->job, train->unit,
-                                 sl_train_signals_is_stop, &train->control),
+           sl_train_control_open(&train->job, train->unit, &train->control),
            out);
     SL_TRY(status, admit(train), out);
     if (train->is_over) {
+        if (sl_job_is_first(&train->job)) {
+            (void)fputs("sluice: interrupted before the first step; no "
+                        "checkpoint written\n",
+                        stderr);
+        }
         goto out;
     }
     if (train->options->memory_trace != NULL && sl_job_is_first(&train->job)) {
@@ -540,7 +590,7 @@ static sl_status_t run(sl_train_t *train)
         SL_TRY(status, sl_job_cut(&train->job), out);
     }
     SL_TRY(status, sl_job_start(&train->job), out);
-    if (sl_job_is_first(&train->job) &&
+    if (sl_job_is_first(&train->job) && !train->options->is_quiet &&
         (train->job.world != NULL || train->job.config.replicas > 1)) {
         sl_job_print_mapping(&train->job);
     }

@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
+#include "cli/launch.h"
 #include "engine/checkpoint/checkpoint.h"
 
 enum {
@@ -130,6 +132,12 @@ static void find_best(sl_train_checkpoint_t *checkpoint)
     free(infos);
 }
 
+/* `sluice launch` counts progress, and may not see our directory. */
+static void tell_launcher(const char *name)
+{
+    (void)dprintf(STDERR_FILENO, "%s%s\n", SL_LAUNCH_REPORT, name);
+}
+
 static sl_status_t open_saver(sl_train_checkpoint_t *checkpoint)
 {
     const sl_config_t *config = &checkpoint->job->config;
@@ -144,6 +152,9 @@ static sl_status_t open_saver(sl_train_checkpoint_t *checkpoint)
     params.keeps_best = config->checkpoint_best;
     params.is_required = config->checkpoint_on_error == SL_CHECKPOINT_STOP;
     params.program = SL_VERSION;
+    if (getenv(SL_LAUNCH_VARIABLE) != NULL) {
+        params.on_written = tell_launcher;
+    }
     SL_TRY(status,
            sl_saver_create(&params, &checkpoint->run, &checkpoint->saver), out);
     find_best(checkpoint);
@@ -241,6 +252,23 @@ sl_status_t sl_train_checkpoint_end(sl_train_checkpoint_t *checkpoint,
             (double)stats.write_ns * 1e-6);
 out:
     return status;
+}
+
+int sl_train_checkpoint_path(const sl_train_checkpoint_t *checkpoint,
+                             char *path, size_t path_bytes)
+{
+    char name[SL_CHECKPOINT_NAME_BYTES];
+    sl_saver_stats_t stats;
+
+    if (checkpoint == NULL || checkpoint->saver == NULL) {
+        return 0;
+    }
+    sl_saver_stats(checkpoint->saver, &stats);
+    (void)snprintf(name, sizeof(name), "step-%08" PRIu32,
+                   sl_engine_n_steps(checkpoint->job->engine));
+    (void)snprintf(path, path_bytes, "%s/%s",
+                   checkpoint->job->config.checkpoint_dir, name);
+    return strcmp(stats.last, name) == 0;
 }
 
 void sl_train_checkpoint_close(sl_train_checkpoint_t *checkpoint)

@@ -27,6 +27,10 @@ SL_NODISCARD sl_status_t sl_train_checkpoint_step(
  *  order to stop): save what is not saved yet, and wait until it is. */
 SL_NODISCARD sl_status_t sl_train_checkpoint_end(
     sl_train_checkpoint_t *checkpoint, double loss, double validation_loss);
+/** The path of this run's checkpoint of the present step, after the end. NULL
+ *  is allowed. @return whether one was written */
+int sl_train_checkpoint_path(const sl_train_checkpoint_t *checkpoint,
+                             char *path, size_t path_bytes);
 /** NULL is allowed. */
 void sl_train_checkpoint_close(sl_train_checkpoint_t *checkpoint);
 

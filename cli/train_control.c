@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/train_signals.h"
 
 static int is_name_character(char c)
 {
@@ -60,7 +61,6 @@ static void find_wanted(const sl_job_t *job,
 }
 
 sl_status_t sl_train_control_open(const sl_job_t *job, const char *unit,
-                                  int (*is_interrupted)(void *),
                                   sl_control_t **control_p)
 {
     uint64_t wanted_bytes[SL_CONTROL_MAX_DEVICES] = {0};
@@ -78,7 +78,9 @@ sl_status_t sl_train_control_open(const sl_job_t *job, const char *unit,
     params.n_steps = (uint64_t)job->config.steps;
     params.unit = unit;
     params.prometheus = job->config.prometheus;
-    params.is_interrupted = is_interrupted;
+    params.is_interrupted = sl_train_signals_is_stop;
+    params.on_stop = sl_train_signals_stop;
+    params.interrupt_ctx = job->world;
     status = sl_control_open(&params, control_p);
     if (status < 0 && status != SL_ERR_INVALID_ARG) {
         sl_warn("job %s goes on without a control plane", params.name);

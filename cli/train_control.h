@@ -13,13 +13,13 @@
  * Publish an opened job that has not started. When that fails for another
  * reason than its name, it warns and the job goes on with *control_p NULL.
  *
- * @param is_interrupted see sl_control_params_t
- * @param unit           "samples" or "tokens"
+ * An order to stop, and a signal to any rank, end what it waits for.
+ *
+ * @param unit "samples" or "tokens"
  * @return SL_OK, SL_ERR_INVALID_ARG
  */
 SL_NODISCARD sl_status_t sl_train_control_open(const sl_job_t *job,
                                                const char *unit,
-                                               int (*is_interrupted)(void *),
                                                sl_control_t **control_p);
 
 /** After a step. @return nonzero when the job shall end */

@@ -26,6 +26,16 @@ static void write_edge(FILE *stream, int rank, const sl_edge_t *edge)
         (void)fprintf(stream, ", \"mean_latency_us\": %.3f",
                       (double)edge->latency_ns * 1e-3 / n);
     }
+    if (edge->n_timed > 0 && edge->transfer_ns > 0) {
+        const double all_ns = (double)edge->transfer_ns;
+
+        (void)fprintf(stream,
+                      ", \"timed\": %" PRIu64 ", \"timed_us\": %.3f, "
+                      "\"under_sender\": %.4f, \"under_receiver\": %.4f",
+                      edge->n_timed, all_ns * 1e-3,
+                      (double)edge->under_sender_ns / all_ns,
+                      (double)edge->under_receiver_ns / all_ns);
+    }
     (void)fprintf(stream, "}\n");
 }
 

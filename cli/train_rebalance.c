@@ -19,7 +19,9 @@ struct sl_train_rebalance {
     sl_rebalance_t *policy; /* owned */
     int asks; /* rank 0: new cuts are to be made; told at the next boundary */
     uint64_t *busy_before_ns; /* owned, of this rank's devices */
-    double *sums;    /* owned: 2 n_slots + 1 values that the ranks add up */
+    double *sums;    /* owned: 2 n_slots + 2 values that the ranks add up:
+                         whether rank 0 asks, how many say that layers may
+                         come back, and the two arrays below */
     double *share;   /* [n_slots] of sums */
     double *busy_us; /* [n_slots] of sums */
     double *speed;   /* owned, as the arrays below: [n_slots] */
@@ -41,8 +43,7 @@ enum {
 static int is_wanted(const sl_job_t *job)
 {
     return job->config.rebalance == SL_REBALANCE_AUTO && job->n_stages > 1 &&
-           job->grid->n_slots > 1 && job->config.replicas == 1 &&
-           sl_job_has_free_cuts(job);
+           job->grid->n_slots > 1 && sl_job_has_free_cuts(job);
 }
 
 static sl_status_t make_room(sl_train_rebalance_t *rebalance)
@@ -53,7 +54,7 @@ static sl_status_t make_room(sl_train_rebalance_t *rebalance)
     sl_status_t status = SL_OK;
 
     rebalance->busy_before_ns = calloc(n_own, sizeof(uint64_t));
-    rebalance->sums = calloc(2 * n + 1, sizeof(double));
+    rebalance->sums = calloc(2 * n + 2, sizeof(double));
     rebalance->speed = calloc(n, sizeof(double));
     rebalance->work_ratio = calloc(n, sizeof(double));
     rebalance->stage_speed = calloc(k, sizeof(double));
@@ -66,7 +67,7 @@ static sl_status_t make_room(sl_train_rebalance_t *rebalance)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "rebalance: no host memory for %zu devices", n);
     }
-    rebalance->share = rebalance->sums + 1;
+    rebalance->share = rebalance->sums + 2;
     rebalance->busy_us = rebalance->share + n;
 out:
     return status;
@@ -168,8 +169,13 @@ static double predicted_us(const sl_train_rebalance_t *rebalance,
     int n_micro;
 
     problem.stage_speed = rebalance->stage_speed;
-    (void)sl_split_rows(job->config.batch, (int)job->config.micro_batches, 0,
-                        &n_micro);
+    /* of a replica that has its full number */
+    (void)sl_split_rows(job->config.batch,
+                        (int)(job->config.micro_batches * job->config.replicas),
+                        0, &n_micro);
+    if (n_micro > job->config.micro_batches) {
+        n_micro = (int)job->config.micro_batches;
+    }
     sl_part_predict(&problem, cuts, n_micro, &prediction);
     return prediction.step_us;
 }
@@ -185,7 +191,7 @@ static int stage_of(const int *cuts, int layer)
     return k;
 }
 
-/* State that crosses, each layer once. */
+/* State that crosses, each layer once; replicas have links of their own. */
 static double moved_bytes(const sl_train_rebalance_t *rebalance)
 {
     const sl_job_t *job = rebalance->job;
@@ -202,23 +208,27 @@ static double moved_bytes(const sl_train_rebalance_t *rebalance)
     return bytes;
 }
 
+static double cell_us(const sl_part_problem_t *problem, const int *cuts, int k)
+{
+    return sl_part_stage_us(problem, cuts[k], cuts[k + 1], k);
+}
+
 /* What the work of each device is, of what it was. */
 static void find_work_ratios(sl_train_rebalance_t *rebalance)
 {
     const sl_job_t *job = rebalance->job;
     sl_part_problem_t problem = sl_job_problem(job);
-    int d, k;
+    int d, k, r;
 
     problem.stage_speed = NULL;
     for (d = 0; d < rebalance->n_slots; d++) {
         double before = 0.0, after = 0.0;
 
-        for (k = 0; k < job->n_stages; k++) {
-            if (sl_job_slot_of(job, 0, k) == d) {
-                before += sl_part_stage_us(&problem, job->cuts[k],
-                                           job->cuts[k + 1], k);
-                after += sl_part_stage_us(&problem, rebalance->cuts[k],
-                                          rebalance->cuts[k + 1], k);
+        for (k = 0; k < job->n_stages * (int)job->config.replicas; k++) {
+            r = k / job->n_stages;
+            if (sl_job_slot_of(job, r, k % job->n_stages) == d) {
+                before += cell_us(&problem, job->cuts, k % job->n_stages);
+                after += cell_us(&problem, rebalance->cuts, k % job->n_stages);
             }
         }
         rebalance->work_ratio[d] = before > 0.0 ? after / before : 1.0;
@@ -414,8 +424,8 @@ static size_t asked_limit(const sl_train_rebalance_t *rebalance, int d)
     return stats.asked_limit_bytes;
 }
 
-/* Whether layers that had to go for memory may come back: a limit is higher
- * than it was then, and stays so. */
+/* Whether layers that had to go for memory may come back, as this rank sees
+ * it: a limit is higher than it was then, and stays so. */
 static int may_come_back(sl_train_rebalance_t *rebalance)
 {
     int d, is_raised = 0;
@@ -425,22 +435,19 @@ static int may_come_back(sl_train_rebalance_t *rebalance)
         is_raised |= asked_limit(rebalance, d) > rebalance->forced_limit[d];
     }
     rebalance->n_raised = is_raised ? rebalance->n_raised + 1 : 0;
-    if (rebalance->n_raised < RAISED_BOUNDARIES) {
-        return 0;
-    }
-    rebalance->is_forced = 0;
-    return 1;
+    return rebalance->n_raised >= RAISED_BOUNDARIES;
 }
 
-/* Shares and busy times of all devices, and whether rank 0 has asked. */
+/* Shares and busy times of all devices, and what ranks ask for. */
 static sl_status_t measure(sl_train_rebalance_t *rebalance)
 {
     const sl_job_t *job = rebalance->job;
-    const size_t n = 2 * (size_t)rebalance->n_slots + 1;
+    const size_t n = 2 * (size_t)rebalance->n_slots + 2;
     int s;
 
     memset(rebalance->sums, 0, n * sizeof(double));
     rebalance->sums[0] = sl_job_is_first(job) ? rebalance->asks : 0;
+    rebalance->sums[1] = may_come_back(rebalance);
     for (s = 0; s < rebalance->n_slots; s++) {
         const sl_grid_slot_t *slot = &job->grid->slots[s];
         const int d = slot->device;
@@ -462,7 +469,7 @@ sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
 {
     sl_rebalance_sample_t sample = {.step_us = step_us};
     sl_status_t status = SL_OK;
-    int asked;
+    int asked, comes_back;
 
     memset(news, 0, sizeof(*news));
     if (rebalance == NULL) {
@@ -470,6 +477,7 @@ sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
     }
     SL_TRY(status, measure(rebalance), out);
     asked = rebalance->sums[0] > 0.0;
+    comes_back = rebalance->sums[1] > 0.0;
     sample.now_ns = sl_clock_ns();
     sample.share = rebalance->share;
     sample.busy_us = rebalance->busy_us;
@@ -480,7 +488,8 @@ sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
     if (asked) {
         rebalance->asks = 0;
         SL_TRY(status, cut_again(rebalance, 0, news), out);
-    } else if (may_come_back(rebalance)) {
+    } else if (comes_back) {
+        rebalance->is_forced = rebalance->n_raised = 0;
         SL_TRY(status, cut_again(rebalance, 1, news), out);
     }
     start_measuring(rebalance);
@@ -496,10 +505,13 @@ sl_status_t sl_train_rebalance_fit(sl_train_rebalance_t *rebalance,
 
     *moved_p = 0;
     memset(news, 0, sizeof(*news));
-    if (rebalance == NULL || rebalance->job->world != NULL) {
+    if (rebalance == NULL) {
         return SL_OK;
     }
     sl_rebalance_speeds(rebalance->policy, rebalance->speed);
+    SL_TRY(status,
+           share_out(rebalance, rebalance->speed, (size_t)rebalance->n_slots),
+           out);
     SL_TRY(status, find_cuts(rebalance, &fits), out);
     if (fits && !are_same_cuts(rebalance)) {
         tell_layers(rebalance, news);

@@ -20,8 +20,8 @@ typedef struct sl_rebalance_news {
 } sl_rebalance_news_t;
 
 /** For a job whose engine is there. *rebalance_p becomes NULL when its cuts
- *  are not to change: off, one stage or device, several replicas, other
- *  policies, given cuts. */
+ *  are not to change: off, one stage or device, other policies, given
+ *  cuts. */
 SL_NODISCARD sl_status_t
 sl_train_rebalance_open(sl_job_t *job, sl_train_rebalance_t **rebalance_p);
 /** NULL is allowed. */
@@ -38,7 +38,7 @@ SL_NODISCARD sl_status_t sl_train_rebalance_step(
 
 /**
  * After a step that did not fit the memory limits: move layers to where there
- * is room. NULL, and several ranks: does nothing.
+ * is room. Collective. NULL does nothing.
  *
  * @param[out] moved_p nonzero: the step fits now
  */

@@ -44,13 +44,24 @@ void sl_train_signals_catch(void)
     }
 }
 
-void sl_train_signals_stop(void)
+void sl_train_signals_stop(void *ctx)
 {
+    (void)ctx;
     atomic_store(&is_stop, 1);
 }
 
-int sl_train_signals_is_stop(void *ctx)
+int sl_train_signals_is_stop(void *world)
+{
+    return atomic_load(&is_stop) || sl_world_is_wished(world);
+}
+
+static int is_own_wish(void *ctx)
 {
     (void)ctx;
     return atomic_load(&is_stop);
+}
+
+void sl_train_signals_share(sl_world_t *world)
+{
+    sl_world_wish_set(world, is_own_wish, NULL);
 }

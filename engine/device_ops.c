@@ -155,7 +155,12 @@ sl_status_t sl_device_host_alloc(sl_device_t *device, size_t bytes,
     sl_status_t status = SL_OK;
 
     if (sl_device_has_host_memory(device)) {
-        SL_TRY(status, alloc_by_op(device, bytes, &ptr), out);
+        status = alloc_by_op(device, bytes, &ptr);
+        if (status < 0) {
+            /* it may have been made before the manager was canceled */
+            sl_device_host_release(device, ptr);
+            return status;
+        }
         memset(ptr, 0, bytes);
     } else {
         ptr = calloc(1, bytes);

@@ -96,7 +96,7 @@ typedef struct sl_engine_params {
     size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
     int zero1;           /**< moments are shared out over the replicas */
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
-    sl_transport_t transport; /**< of CUDA devices (default auto) */
+    sl_transport_t transport;        /**< of CUDA devices (default auto) */
     int check_replicas; /**< compare the replicas before every so many steps;
                              0 (default) = never */
 } sl_engine_params_t;
@@ -309,6 +309,11 @@ typedef struct sl_edge {
     uint64_t n_messages, n_bytes;
     uint64_t latency_ns; /**< sum, of the sender: queued to left */
     uint64_t n_stalls;   /**< messages that waited for a slot */
+    /* of the latest transfers, when measured; the same on both ends */
+    uint64_t n_timed;
+    uint64_t transfer_ns;     /**< all together */
+    uint64_t under_sender_ns; /**< of it, while the sender's device computed */
+    uint64_t under_receiver_ns; /**< ... the receiver's */
 } sl_edge_t;
 
 /** The i-th edge to another rank, since creation. @return 0 past the last */
@@ -317,6 +322,10 @@ SL_API int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p);
 /** How tensors go to other ranks: "staged", "cuda-aware", "nccl", or "host"
  *  for devices that use host memory; "none" without other ranks. */
 SL_API const char *sl_engine_transport(const sl_engine_t *engine);
+/** How much of the transfers lay under compute: looks at the latest ones of
+ *  every edge, for sl_engine_edge. Collective, between steps; needs
+ *  params.trace. */
+SL_API SL_NODISCARD sl_status_t sl_engine_measure_overlap(sl_engine_t *engine);
 
 /** Rows of micro-batch m when `rows` are split into at most n: sizes differ
  *  by at most one, larger ones first. *n_p = min(n, rows); NULL is

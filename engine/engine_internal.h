@@ -215,6 +215,12 @@ typedef struct sl_tie {
     sl_channel_t *value;    /**< owner to user */
 } sl_tie_t;
 
+/** A device has computed. */
+typedef struct sl_compute_span {
+    sl_interval_t when;
+    int device;
+} sl_compute_span_t;
+
 /** Memory of one dry device, as the rehearsal found it. */
 typedef struct sl_dry_memory {
     size_t limit_bytes;  /**< rehearsed under */
@@ -275,6 +281,8 @@ struct sl_engine {
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
     int is_alone;            /**< the other ranks are lost */
+    int is_agreeing;         /**< the sum of an agreement is not ended here */
+    int is_overtaken;        /**< ... but elsewhere, and changed the state */
     double *agreement;       /**< what all ranks add up in a job; owned */
     size_t agreement_room;
     int was_failed; /**< the latest job: its limits may be new */
@@ -282,6 +290,8 @@ struct sl_engine {
     uint64_t *busy_before_ns; /**< one a device, at the step's start */
     sl_trace_event_t *events;
     size_t n_events, events_room;
+    sl_compute_span_t *compute_log; /**< owned: see engine/parallel/overlap.h */
+    uint64_t n_compute;             /**< ever */
 };
 
 /* stage.c: the static part */
@@ -299,6 +309,10 @@ void sl_stage_forget_job(sl_stage_t *stage);
 
 /* stage_params.c: parameters on the device */
 SL_NODISCARD sl_status_t sl_stage_params_init(sl_stage_t *stage);
+/** The memory of all parameters, zeroed, and back; the stage keeps its layout.
+ *  No initial values. */
+SL_NODISCARD sl_status_t sl_stage_params_alloc(sl_stage_t *stage);
+void sl_stage_params_release(sl_stage_t *stage);
 void sl_stage_params_cleanup(sl_stage_t *stage);
 
 /* plan_set.c: plans and liveness for a micro-batch size */
@@ -388,8 +402,8 @@ SL_NODISCARD sl_status_t sl_engine_build(const sl_engine_params_t *own,
                                          const unsigned char *keeps,
                                          sl_dry_memory_t *dry,
                                          sl_engine_t **engine_p);
-/** Likewise with one replica, but the parameters have no memory and the edges
- *  between ranks are not open: for a state that exists. */
+/** Likewise, but the parameters have no memory and the edges between ranks are
+ *  not open: for a state that exists. */
 SL_NODISCARD sl_status_t sl_engine_build_bare(const sl_engine_params_t *own,
                                               const unsigned char *keeps,
                                               sl_engine_t **engine_p);

@@ -18,6 +18,14 @@ enum {
 /* The second way takes estimates for this part too high. */
 #define DISTRUST 0.9
 
+/* A device of any rank: a slot of the grid. */
+typedef struct sl_fit_slot {
+    size_t limit_bytes; /* that the next boundary brings */
+    /* as the latest rehearsal has found it */
+    size_t peak_bytes, held_bytes;
+    int fits;
+} sl_fit_slot_t;
+
 /* A stage that was rehearsed and did not fit. */
 typedef struct sl_misfit {
     int begin, end, stage;
@@ -33,39 +41,108 @@ typedef struct sl_search {
     double factor;            /* of estimates */
     sl_misfit_t *misfits;     /* owned */
     int n_misfits, misfits_room;
-    sl_rehearsal_t *rehearsal; /* owned; the latest */
+    sl_rehearsal_t *rehearsal; /* owned; of this rank, the latest */
+    int n_slots;
+    sl_fit_slot_t *slots; /* owned: of all ranks, the same on all */
+    sl_fit_slot_t *rows;  /* owned: what the ranks say, n_slots each */
     sl_fit_t fit;
 } sl_search_t;
 
-static int device_of(const sl_search_t *search, int replica, int stage)
+/* Index of the slot that has a stage. */
+static int slot_of(const sl_search_t *search, int replica, int stage)
 {
     const sl_engine_params_t *params = &search->params;
 
-    return sl_grid_slot(params->grid, replica * params->n_stages + stage,
-                        params->n_replicas * params->n_stages)
-        ->device;
-}
-
-/* What the next boundary brings, as far as memory in use allows it. */
-static size_t limit_of(const sl_search_t *search, int device)
-{
-    sl_mem_stats_t stats;
-
-    sl_mem_stats(search->params.devices->devices[device].mem, &stats);
-    return stats.asked_limit_bytes;
+    return (int)(sl_grid_slot(params->grid, replica * params->n_stages + stage,
+                              params->n_replicas * params->n_stages) -
+                 params->grid->slots);
 }
 
 /* Stages of all replicas. */
-static int stages_on(const sl_search_t *search, int device)
+static int stages_on(const sl_search_t *search, int slot)
 {
     int k, r, n = 0;
 
     for (r = 0; r < search->params.n_replicas; r++) {
         for (k = 0; k < search->params.n_stages; k++) {
-            n += device_of(search, r, k) == device;
+            n += slot_of(search, r, k) == slot;
         }
     }
     return n;
+}
+
+/* ---- between ranks ---- */
+
+/* Every rank knows its own slots; after this all know all. */
+static sl_status_t share_slots(sl_search_t *search)
+{
+    const sl_grid_t *grid = search->params.grid;
+    const size_t bytes = (size_t)search->n_slots * sizeof(*search->slots);
+    sl_status_t status;
+    int s;
+
+    if (search->params.world == NULL) {
+        return SL_OK;
+    }
+    SL_TRY(status,
+           sl_world_gather(search->params.world, search->slots, bytes,
+                           search->rows),
+           out);
+    for (s = 0; s < search->n_slots; s++) {
+        search->slots[s] =
+            search->rows[grid->slots[s].rank * search->n_slots + s];
+    }
+out:
+    return status;
+}
+
+/* What the next boundary brings, as far as memory in use allows it. */
+static sl_status_t read_limits(sl_search_t *search)
+{
+    const sl_grid_t *grid = search->params.grid;
+    int s;
+
+    for (s = 0; s < search->n_slots; s++) {
+        sl_mem_stats_t stats;
+
+        if (grid->slots[s].rank == grid->rank) {
+            sl_mem_stats(
+                search->params.devices->devices[grid->slots[s].device].mem,
+                &stats);
+            search->slots[s].limit_bytes = stats.asked_limit_bytes;
+        }
+    }
+    return share_slots(search);
+}
+
+/* The cuts that the policy makes of what is known, as rank 0 finds them: a
+ * rank may have measured other times. `*found_p`: there are some. */
+static sl_status_t split(sl_search_t *search, int *found_p)
+{
+    sl_world_t *world = search->params.world;
+    const size_t n = (size_t)search->params.n_stages + 1;
+    sl_status_t status = SL_OK;
+    double verdict = 0.0;
+
+    if (search->params.grid->rank == 0) {
+        status = sl_part_split(&sl_part_dp, &search->problem, search->cuts);
+        verdict = (double)status;
+    }
+    if (world != NULL) {
+        SL_TRY(status, sl_world_broadcast(world, 0, &verdict, sizeof(verdict)),
+               out);
+        status = (sl_status_t)verdict;
+        if (status >= 0) {
+            SL_TRY(status,
+                   sl_world_broadcast(world, 0, search->cuts,
+                                      n * sizeof(*search->cuts)),
+                   out);
+        }
+    }
+    *found_p = status >= 0;
+    status = status == SL_ERR_QUOTA ? SL_OK : status;
+out:
+    return status;
 }
 
 /* ---- the estimate ---- */
@@ -143,22 +220,38 @@ static size_t need(void *ctx, int begin, int end, int stage)
 
 /* ---- a rehearsal, and what follows ---- */
 
+/* This rank's cells, then what all have found. */
 static sl_status_t rehearse(sl_search_t *search)
 {
+    const sl_grid_t *grid = search->params.grid;
     sl_status_t status;
-    int d;
+    int s;
 
     sl_rehearsal_close(search->rehearsal);
     search->rehearsal = NULL;
     SL_TRY(status, sl_rehearsal_open(&search->params, &search->rehearsal), out);
-    for (d = 0; d < search->params.devices->n_devices; d++) {
-        sl_rehearsal_set_limit(search->rehearsal, d, limit_of(search, d));
+    for (s = 0; s < search->n_slots; s++) {
+        if (grid->slots[s].rank == grid->rank) {
+            sl_rehearsal_set_limit(search->rehearsal, grid->slots[s].device,
+                                   search->slots[s].limit_bytes);
+        }
     }
     SL_TRY(status, sl_rehearsal_run(search->rehearsal), out);
+    for (s = 0; s < search->n_slots; s++) {
+        if (grid->slots[s].rank == grid->rank) {
+            const sl_dry_memory_t *dry =
+                sl_rehearsal_memory(search->rehearsal, grid->slots[s].device);
+
+            search->slots[s].fits = dry->fits;
+            search->slots[s].peak_bytes = dry->most.peak_bytes;
+            search->slots[s].held_bytes = dry->most.peak_held_bytes;
+        }
+    }
+    SL_TRY(status, share_slots(search), out);
     search->fit.n_rounds++;
     search->fit.fits = 1;
-    for (d = 0; d < search->params.devices->n_devices; d++) {
-        search->fit.fits &= sl_rehearsal_memory(search->rehearsal, d)->fits;
+    for (s = 0; s < search->n_slots; s++) {
+        search->fit.fits &= search->slots[s].fits;
     }
 out:
     return status;
@@ -189,11 +282,10 @@ out:
 
 /* By as much as the rehearsal found more than was estimated; where only
  * fragmentation is too much, by what was free. */
-static void correct(sl_search_t *search, int stage, int device)
+static void correct(sl_search_t *search, int stage, int slot)
 {
-    const sl_dry_memory_t *dry = sl_rehearsal_memory(search->rehearsal, device);
     const size_t found =
-        dry->most.peak_bytes / (size_t)stages_on(search, device);
+        search->slots[slot].peak_bytes / (size_t)stages_on(search, slot);
     const size_t limit = search->limits[stage];
     const size_t least = found > limit ? found : limit + 1;
     const size_t estimate = sl_part_memory_need(
@@ -211,14 +303,14 @@ static sl_status_t learn(sl_search_t *search, int corrects)
 
     for (k = 0; k < search->params.n_stages; k++) {
         for (r = 0; r < search->params.n_replicas; r++) {
-            const int device = device_of(search, r, k);
+            const int slot = slot_of(search, r, k);
 
-            if (sl_rehearsal_memory(search->rehearsal, device)->fits) {
+            if (search->slots[slot].fits) {
                 continue;
             }
             SL_TRY(status, note_misfit(search, k), out);
             if (corrects) {
-                correct(search, k, device);
+                correct(search, k, slot);
             }
         }
     }
@@ -230,17 +322,16 @@ out:
 static sl_status_t try_estimates(sl_search_t *search, int corrects)
 {
     sl_status_t status;
-    int round;
+    int round, is_found = 0;
 
     search->factor = corrects ? 1.0 : DISTRUST;
     memset(search->extra, 0,
            (size_t)search->params.n_stages * sizeof(*search->extra));
     for (round = 0; round < MAX_ROUNDS; round++) {
-        status = sl_part_split(&sl_part_dp, &search->problem, search->cuts);
-        if (status == SL_ERR_QUOTA) {
+        SL_TRY(status, split(search, &is_found), out);
+        if (!is_found) {
             return SL_OK;
         }
-        SL_TRY(status, status, out);
         SL_TRY(status, rehearse(search), out);
         if (search->fit.fits) {
             return SL_OK;
@@ -255,28 +346,36 @@ out:
 /* Nothing fits: the cuts that come nearest, and where they miss most. */
 static sl_status_t find_least(sl_search_t *search)
 {
+    sl_world_t *world = search->params.world;
+    const size_t n = (size_t)search->params.n_stages + 1;
     double worst = -1.0;
     sl_status_t status;
-    int d;
+    int s;
 
     search->n_misfits = 0;
     search->factor = 1.0;
     memset(search->extra, 0,
            (size_t)search->params.n_stages * sizeof(*search->extra));
     SL_TRY(status, sl_part_least_memory(&search->problem, search->cuts), out);
+    if (world != NULL) {
+        SL_TRY(status,
+               sl_world_broadcast(world, 0, search->cuts,
+                                  n * sizeof(*search->cuts)),
+               out);
+    }
     SL_TRY(status, rehearse(search), out);
-    for (d = 0; d < search->params.devices->n_devices; d++) {
-        const sl_dry_memory_t *dry = sl_rehearsal_memory(search->rehearsal, d);
+    for (s = 0; s < search->n_slots; s++) {
+        const sl_fit_slot_t *slot = &search->slots[s];
         const double part =
-            (double)dry->most.peak_bytes / ((double)dry->limit_bytes + 1.0);
+            (double)slot->peak_bytes / ((double)slot->limit_bytes + 1.0);
 
-        if (!dry->fits && part > worst) {
+        if (!slot->fits && part > worst) {
             worst = part;
-            search->fit.device = d;
-            search->fit.need_bytes = dry->most.peak_bytes > dry->limit_bytes
-                                         ? dry->most.peak_bytes
-                                         : dry->most.peak_held_bytes;
-            search->fit.limit_bytes = dry->limit_bytes;
+            search->fit.slot = s;
+            search->fit.need_bytes = slot->peak_bytes > slot->limit_bytes
+                                         ? slot->peak_bytes
+                                         : slot->held_bytes;
+            search->fit.limit_bytes = slot->limit_bytes;
         }
     }
 out:
@@ -300,9 +399,9 @@ static sl_status_t find_limits(sl_search_t *search)
     for (k = 0; k < (int)n; k++) {
         search->limits[k] = SIZE_MAX;
         for (r = 0; r < search->params.n_replicas; r++) {
-            const int device = device_of(search, r, k);
-            const size_t limit = limit_of(search, device);
-            const size_t part = limit / (size_t)stages_on(search, device);
+            const int slot = slot_of(search, r, k);
+            const size_t limit = search->slots[slot].limit_bytes;
+            const size_t part = limit / (size_t)stages_on(search, slot);
 
             if (limit != SIZE_MAX && part < search->limits[k]) {
                 search->limits[k] = part;
@@ -333,46 +432,67 @@ out:
     return status;
 }
 
-/* Of several ranks each knows its own devices only: the cuts are those of dp,
- * as rank 0 finds them, and whether they fit is what all say. */
-static sl_status_t search_together(sl_search_t *search)
+static sl_status_t reserve(sl_search_t *search)
 {
-    sl_world_t *world = search->params.world;
-    const size_t bytes = ((size_t)search->params.n_stages + 1) * sizeof(int);
-    sl_memory_plan_t plan = {0};
-    sl_status_t status;
+    const size_t n = (size_t)search->params.grid->n_slots;
+    const size_t n_ranks = (size_t)search->params.grid->n_ranks;
+    sl_status_t status = SL_OK;
 
-    SL_TRY(status, sl_part_split(&sl_part_dp, &search->problem, search->cuts),
-           out);
-    SL_TRY(status, sl_world_broadcast(world, 0, search->cuts, bytes), out);
-    SL_TRY(status, sl_engine_rehearse(&search->params, &plan), out);
-    search->fit.fits = plan.fits;
-    search->fit.n_rounds = 1;
+    search->n_slots = (int)n;
+    search->slots = calloc(n, sizeof(*search->slots));
+    search->rows = calloc(n * n_ranks, sizeof(*search->rows));
+    if (search->slots == NULL || search->rows == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "engine: no host memory for the limits of %zu devices", n);
+    }
 out:
-    sl_memory_plan_cleanup(&plan);
     return status;
 }
 
-static sl_status_t search_alone(sl_search_t *search)
+/* All ranks do the same: what a search goes by is the same on all. */
+static sl_status_t run_search(sl_search_t *search)
 {
-    sl_grid_t *grid = NULL;
-    sl_status_t status = SL_OK;
+    sl_status_t status;
+    int is_found = 0;
 
-    if (search->params.grid == NULL) {
-        SL_TRY(status, sl_grid_create(NULL, search->params.devices, &grid),
-               out);
-        search->params.grid = grid;
+    SL_TRY(status, reserve(search), out);
+    SL_TRY(status, read_limits(search), out);
+    SL_TRY(status, split(search, &is_found), out);
+    if (!is_found) {
+        SL_FAIL(status, SL_ERR_QUOTA, out, "engine: no cuts were found");
     }
-    SL_TRY(status, sl_part_split(&sl_part_dp, &search->problem, search->cuts),
-           out);
     SL_TRY(status, rehearse(search), out);
     if (!search->fit.fits) {
         status = search_under_limits(search);
     }
 out:
+    return status;
+}
+
+static sl_status_t search_with_grid(sl_search_t *search)
+{
+    sl_world_t *world = search->params.world;
+    sl_grid_t *grid = NULL;
+    /* an engine of this world may live, and watch */
+    const sl_world_watcher_t watcher = sl_world_watcher(world);
+    sl_abort_t abort;
+    sl_status_t status = SL_OK;
+
+    sl_abort_init(&abort);
+    sl_together_watch(world, &abort);
+    if (search->params.grid == NULL) {
+        SL_TRY(status, sl_grid_create(world, search->params.devices, &grid),
+               out);
+        search->params.grid = grid;
+    }
+    status = run_search(search);
+out:
+    status = sl_together_end(world, &abort, status);
+    sl_world_watch(world, watcher.on_abort, watcher.ctx);
     sl_rehearsal_close(search->rehearsal);
     search->rehearsal = NULL;
     sl_grid_destroy(grid);
+    sl_abort_cleanup(&abort);
     return status;
 }
 
@@ -392,10 +512,7 @@ sl_status_t sl_engine_fit(const sl_engine_params_t *params,
     }
     search.params.cuts = search.cuts;
     search.problem.memory_bytes = NULL;
-    SL_TRY(status,
-           params->world != NULL ? search_together(&search)
-                                 : search_alone(&search),
-           out);
+    SL_TRY(status, search_with_grid(&search), out);
     memcpy(cuts, search.cuts, bytes);
     *fit_p = search.fit;
 out:
@@ -403,6 +520,8 @@ out:
     free(search.limits);
     free(search.extra);
     free(search.misfits);
+    free(search.slots);
+    free(search.rows);
     free(search.cuts);
     return status;
 }

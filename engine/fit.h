@@ -18,7 +18,7 @@ typedef struct sl_fit {
     int n_rounds; /**< cuts that were rehearsed */
     /* when nothing fits: of the cuts that need the smallest part of their
      * device's memory, the worst device */
-    int device;
+    int slot; /**< index in the grid: of the devices, when it is one process */
     size_t need_bytes; /**< at most at once in blocks; in regions where only
                             fragmentation is too much */
     size_t limit_bytes;
@@ -35,8 +35,9 @@ SL_API SL_NODISCARD sl_status_t sl_engine_estimate(
  * estimates of memory, which are corrected by what rehearsals measure. When
  * no cuts are found that fit, those with the smallest need.
  *
- * With several ranks it is collective, and the cuts are those of `dp`, whether
- * they fit or not.
+ * With several ranks it is collective: rank 0 cuts, each rank rehearses what it
+ * would have, and all know the limits of all devices. Failing on one rank, it
+ * fails on all.
  *
  * @param[in]  params  its cuts are not looked at
  * @param[in]  problem speeds, costs and links; without memory

@@ -172,15 +172,17 @@ sl_status_t sl_grid_check(const sl_grid_t *grid, int n_replicas, int n_stages,
         if (c == n_cells && grid->rank > 0) {
             /* rank 0 says it for all */
             SL_REFUSE(status, SL_ERR_CONFIG, out,
-                      "%d replica(s) of %d stage(s) leave rank %d without work",
-                      n_replicas, n_stages, rank);
+                      "%d replica%s of %d stage%s leave rank %d without work",
+                      n_replicas, n_replicas == 1 ? "" : "s", n_stages,
+                      n_stages == 1 ? "" : "s", rank);
         }
         if (c == n_cells) {
             SL_FAIL(status, SL_ERR_CONFIG, out,
-                    "%d replica(s) of %d stage(s) leave rank %d of %d without "
+                    "%d replica%s of %d stage%s leave rank %d of %d without "
                     "work: ask for more replicas or stages, or start fewer "
                     "ranks",
-                    n_replicas, n_stages, rank, grid->n_ranks);
+                    n_replicas, n_replicas == 1 ? "" : "s", n_stages,
+                    n_stages == 1 ? "" : "s", rank, grid->n_ranks);
         }
     }
 out:

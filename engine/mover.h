@@ -50,7 +50,8 @@ typedef struct sl_way {
     sl_device_t *from, *to; /* NULL on other ranks */
 } sl_way_t;
 
-/** For an engine with one replica. Clean up in any case. */
+/** Clean up in any case. What moves layer by layer is for an engine with one
+ *  replica; several: engine/restage.h. */
 SL_NODISCARD sl_status_t sl_mover_init(sl_mover_t *mover, sl_engine_t *engine);
 void sl_mover_cleanup(sl_mover_t *mover);
 

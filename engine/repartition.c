@@ -12,6 +12,7 @@
 #include "engine/mover.h"
 #include "engine/parallel/edges.h"
 #include "engine/parallel/together.h"
+#include "engine/restage.h"
 #include "engine/world.h"
 
 const int *sl_engine_cuts(const sl_engine_t *engine)
@@ -154,11 +155,6 @@ static sl_status_t check(const sl_engine_t *engine, const int *cuts)
                 "engine: a device failed in an earlier step, or the update "
                 "was cut short; create a new engine");
     }
-    if (engine->n_replicas > 1) {
-        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
-                "engine: moving layers of %d replicas is not supported",
-                engine->n_replicas);
-    }
     for (d = 1; d < devices->n_devices; d++) {
         if (devices->devices[d].kind != devices->devices[0].kind) {
             SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
@@ -224,6 +220,24 @@ static sl_status_t open_edges(sl_mover_t *mover)
     return status;
 }
 
+/* All replicas alike: their state goes over the host. */
+static sl_status_t move_replicas(sl_mover_t *mover, sl_engine_t *next)
+{
+    sl_engine_t *engine = mover->engine;
+    sl_status_t status, opened;
+
+    sl_edges_close(engine);
+    status = sl_restage(mover, next);
+    if (status >= 0) {
+        change_places(engine, next);
+        point_ties(engine, next);
+        return SL_OK;
+    }
+    engine->is_failed |= status == SL_ERR_DEVICE || mover->is_broken;
+    opened = open_edges(mover);
+    return opened < 0 ? opened : status;
+}
+
 /* New edges have the tags of the old ones, which close first. */
 static sl_status_t move_state(sl_mover_t *mover, sl_engine_t *next,
                               const int *cuts)
@@ -250,7 +264,8 @@ static sl_status_t repartition(sl_mover_t *mover, const int *cuts)
     SL_TRY(status, sl_mover_agree(mover, sl_mover_init(mover, mover->engine)),
            out);
     SL_TRY(status, build_bare(mover, cuts, &next), out);
-    status = move_state(mover, next, cuts);
+    status = mover->engine->n_replicas > 1 ? move_replicas(mover, next)
+                                           : move_state(mover, next, cuts);
 out:
     sl_engine_destroy(next);
     return status;

@@ -13,7 +13,7 @@ SL_BEGIN_DECLS
 /** What a move took. */
 typedef struct sl_repartition_report {
     int n_layers;       /**< that changed their stage */
-    size_t moved_bytes; /**< copied from device to device */
+    size_t moved_bytes; /**< of the state of those, in all replicas */
     double move_us;
 } sl_repartition_report_t;
 
@@ -25,9 +25,11 @@ SL_API const int *sl_engine_cuts(const sl_engine_t *engine);
  * with them. The state has the same hash, and later steps the same bits.
  *
  * Layers move one by one, so that a device holds at most one layer more than
- * before or after. When a device has no room for a layer, or host memory ends,
- * everything moves back and the engine goes on as it was (or, when there is
- * no way back, with the cuts of that moment).
+ * before or after. Those of several replicas move alike, and all of the state
+ * goes over host memory, as their buckets are made anew. When a device has no
+ * room for a layer, or host memory ends, everything moves back and the engine
+ * goes on as it was (or, when there is no way back, with the cuts of that
+ * moment).
  *
  * With several ranks it is collective. There the failure of a link, or of the
  * memory for its messages after the move, is final.
@@ -36,8 +38,8 @@ SL_API const int *sl_engine_cuts(const sl_engine_t *engine);
  * @param[out] report_p may be NULL
  * @return SL_OK; SL_ERR_CONFIG (cuts); SL_ERR_QUOTA, SL_ERR_NO_MEMORY (as it
  *         was); SL_ERR_CANCELED (a failed engine); SL_ERR_UNSUPPORTED (several
- *         replicas, or kinds of devices); SL_ERR_DEVICE and SL_ERR_COMM, after
- *         which the engine is failed
+ *         kinds of devices); SL_ERR_DEVICE and SL_ERR_COMM, after which the
+ *         engine is failed
  */
 SL_API SL_NODISCARD sl_status_t sl_engine_repartition(
     sl_engine_t *engine, const int *cuts, sl_repartition_report_t *report_p);

@@ -142,6 +142,7 @@ sl_status_t sl_stage_params_init(sl_stage_t *stage)
     if (stage->engine->is_bare) {
         return SL_OK;
     }
+    SL_TRY(status, sl_buckets_alloc(stage), out);
     for (p = 0; p < stage->n_params; p++) {
         SL_TRY(status,
                sl_device_is_dry(stage->device)
@@ -153,18 +154,57 @@ out:
     return status;
 }
 
-void sl_stage_params_cleanup(sl_stage_t *stage)
+sl_status_t sl_stage_params_alloc(sl_stage_t *stage)
 {
+    size_t most = 1;
+    void *zeros;
+    sl_status_t status;
     int p;
 
     for (p = 0; p < stage->n_params; p++) {
-        if (!stage->params[p].is_shared) {
-            sl_mem_release(stage->params[p].value.block);
-            sl_mem_release(stage->params[p].grad.block);
-            sl_mem_release(stage->params[p].moments[0].block);
-            sl_mem_release(stage->params[p].moments[1].block);
+        const size_t bytes = stage->params[p].desc->storage_bytes;
+
+        most = bytes > most ? bytes : most;
+    }
+    zeros = calloc(1, most);
+    if (zeros == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "stage %d: no host memory for %zu bytes", stage->index, most);
+    }
+    SL_TRY(status, sl_buckets_alloc(stage), out);
+    for (p = 0; p < stage->n_params; p++) {
+        SL_TRY(status, param_alloc(stage, &stage->params[p], zeros), out);
+    }
+out:
+    /* the copies that were queued read `zeros` */
+    SL_KEEP(status, sl_device_drain(stage->device));
+    free(zeros);
+    return status;
+}
+
+void sl_stage_params_release(sl_stage_t *stage)
+{
+    int p, i;
+
+    for (p = 0; p < stage->n_params; p++) {
+        sl_stage_param_t *param = &stage->params[p];
+
+        if (!param->is_shared) {
+            sl_mem_release(param->value.block);
+            sl_mem_release(param->grad.block);
+            param->value.block = param->grad.block = NULL;
+            for (i = 0; i < 2; i++) {
+                sl_mem_release(param->moments[i].block);
+                param->moments[i].block = NULL;
+            }
         }
     }
+    sl_buckets_release(stage);
+}
+
+void sl_stage_params_cleanup(sl_stage_t *stage)
+{
+    sl_stage_params_release(stage);
     sl_buckets_cleanup(stage);
     free(stage->params);
     stage->params = NULL;

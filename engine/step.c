@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/parallel/overlap.h"
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/together.h"
 #include "engine/world.h"
@@ -110,6 +111,7 @@ sl_status_t sl_engine_prepare(sl_engine_t *engine, const sl_batch_t *batch)
     (void)sl_split_rows(batch->rows, n_most, 0, &engine->n_micro);
     SL_TRY(status, losses_reserve(engine), out);
     SL_TRY(status, events_reserve(engine), out);
+    SL_TRY(status, sl_overlap_reserve(engine), out);
     SL_TRY(status, sl_agreement_reserve(engine), out);
     for (k = 0; k < engine->n_cells; k++) {
         sl_stage_t *stage = &engine->stages[k];
@@ -131,6 +133,8 @@ sl_status_t sl_engine_prepare(sl_engine_t *engine, const sl_batch_t *batch)
                sizeof(double));
     engine->is_skipped = 0;
     engine->is_overflow = 0;
+    engine->is_agreeing = 0;
+    engine->is_overtaken = 0;
     engine->flags = 0;
     atomic_store(&engine->is_committed, 0);
     engine->batch = batch;
@@ -199,7 +203,10 @@ static void recover(sl_engine_t *engine, sl_status_t why)
     sl_together_watch(engine->is_alone ? NULL : engine->params.world,
                       &engine->abort);
     engine->was_failed = 1;
+    /* others that have taken the step cannot go back, and this one cannot
+     * follow: what they would send it to do so was dropped */
     engine->is_failed = engine->is_alone || why == SL_ERR_DEVICE ||
+                        engine->is_overtaken ||
                         atomic_load(&engine->is_committed);
     /* for the next step that succeeds */
     atomic_fetch_or(&engine->signals, engine->flags);
@@ -362,6 +369,7 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     sl_loss_scale_step(engine);
     if (engine->params.trace) {
         collect_trace(engine);
+        sl_overlap_note_step(engine);
     }
     engine->n_steps++;
     *report_p = report;

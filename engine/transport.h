@@ -24,6 +24,7 @@
 #define SL_ENGINE_TRANSPORT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -47,6 +48,23 @@ typedef struct sl_message {
     struct sl_channel *channel;
     struct sl_message *next;
 } sl_message_t;
+
+enum {
+    SL_TRANSFER_LOG = 512 /**< transfers whose times are kept, of an edge */
+};
+
+/** From one moment to another, of sl_clock_ns(). */
+typedef struct sl_interval {
+    uint64_t start_ns, end_ns;
+} sl_interval_t;
+
+/** Of the transfers of an edge between ranks that were looked at, see
+ *  sl_engine_measure_overlap. */
+typedef struct sl_overlap {
+    uint64_t n;
+    uint64_t transfer_ns;            /**< all together */
+    uint64_t sender_ns, receiver_ns; /**< of it, under compute there */
+} sl_overlap_t;
 
 typedef enum sl_channel_kind {
     SL_CHANNEL_FORWARD,      /**< a layer's output */
@@ -82,22 +100,32 @@ typedef struct sl_channel {
     sl_message_t *messages;     /**< owned */
     struct sl_remote *remote;   /**< owned; NULL: both are here */
     sl_abort_t *abort;          /**< borrowed */
+    sl_overlap_t overlap;       /**< measured last */
 } sl_channel_t;
 
 /**
- * Connect a channel whose other side is on another rank; every rank must have
- * opened its sides before the first message. Slots that are memory of `device`
- * are blocks of it, also when it is dry.
+ * The memory of a channel whose other side is on another rank. Slots that are
+ * memory of `device` are blocks of it, also when it is dry.
  *
  * @param max_bytes of a message; with 0 there are none
  */
-SL_NODISCARD sl_status_t sl_channel_open(sl_channel_t *channel,
-                                         struct sl_world *world,
-                                         sl_device_t *device, size_t max_bytes);
+SL_NODISCARD sl_status_t sl_channel_reserve(sl_channel_t *channel,
+                                            struct sl_world *world,
+                                            sl_device_t *device,
+                                            size_t max_bytes);
+/** After that connect it; every rank must have opened its sides before the
+ *  first message. */
+SL_NODISCARD sl_status_t sl_channel_open(sl_channel_t *channel);
 /** Of an open one. @return whether it is */
 int sl_channel_stats(const sl_channel_t *channel,
                      struct sl_port_stats *stats_p);
-/** Undo that. Collective per channel, with nothing under way. */
+/** The i-th of the latest transfers that a sender to another rank has kept,
+ * from when the tensor was there until it had left; between steps. @return 0
+ * past the last */
+int sl_channel_transfer(const sl_channel_t *channel, uint64_t i,
+                        sl_interval_t *interval_p);
+/** Undo both. Collective per channel when it is open, with nothing under way.
+ */
 void sl_channel_close(sl_channel_t *channel);
 /** After sl_world_recover(): messages are counted from 0. */
 void sl_channel_recover(sl_channel_t *channel);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/device_ops.h"
 #include "engine/transport_ways.h"
 
@@ -55,6 +56,9 @@ static void on_message(void *ctx, uint64_t i, void *slot, size_t bytes)
     (void)slot;
     (void)pthread_mutex_lock(&abort->lock);
     remote->n_events = i + 1;
+    if (remote->log != NULL) {
+        remote->log[i % SL_TRANSFER_LOG].end_ns = sl_clock_ns();
+    }
     if (remote->slot_bytes != NULL) {
         remote->slot_bytes[sl_remote_slot(channel, i)] = bytes;
     }
@@ -112,6 +116,21 @@ out:
     return status;
 }
 
+static sl_status_t make_log(const sl_channel_t *channel)
+{
+    sl_status_t status = SL_OK;
+
+    channel->remote->log =
+        calloc(SL_TRANSFER_LOG, sizeof(*channel->remote->log));
+    if (channel->remote->log == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "channel %d to %d: no host memory for times",
+                channel->from_cell, channel->to_cell);
+    }
+out:
+    return status;
+}
+
 sl_status_t sl_remote_open_port(sl_channel_t *channel)
 {
     struct sl_remote *remote = channel->remote;
@@ -160,8 +179,8 @@ out:
     return status;
 }
 
-sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
-                            sl_device_t *device, size_t max_bytes)
+sl_status_t sl_channel_reserve(sl_channel_t *channel, sl_world_t *world,
+                               sl_device_t *device, size_t max_bytes)
 {
     sl_status_t status;
 
@@ -170,14 +189,21 @@ sl_status_t sl_channel_open(sl_channel_t *channel, sl_world_t *world,
     }
     SL_TRY(status, make_remote(channel, world, device, max_bytes), err_close);
     SL_TRY(status, channel->remote->way->open(channel), err_close);
-    if (!channel->is_dry) {
-        SL_TRY(status, channel->remote->way->open_port(channel), err_close);
+    if (channel->is_sender && !channel->is_dry) {
+        SL_TRY(status, make_log(channel), err_close);
     }
     return SL_OK;
 
 err_close:
     sl_channel_close(channel);
     return status;
+}
+
+sl_status_t sl_channel_open(sl_channel_t *channel)
+{
+    return channel->remote == NULL || channel->is_dry
+               ? SL_OK
+               : channel->remote->way->open_port(channel);
 }
 
 void sl_channel_close(sl_channel_t *channel)
@@ -198,6 +224,7 @@ void sl_channel_close(sl_channel_t *channel)
     free(remote->slots);
     free(remote->slot_ptrs);
     free(remote->slot_bytes);
+    free(remote->log);
     free(remote);
     channel->remote = NULL;
 }
@@ -213,6 +240,25 @@ int sl_channel_stats(const sl_channel_t *channel, sl_port_stats_t *stats_p)
             atomic_load_explicit(&remote->n_bytes, memory_order_relaxed);
     }
     return is_open;
+}
+
+int sl_channel_transfer(const sl_channel_t *channel, uint64_t i,
+                        sl_interval_t *interval_p)
+{
+    const struct sl_remote *remote = channel->remote;
+    uint64_t n = 0, first;
+
+    if (remote == NULL || remote->log == NULL) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&channel->abort->lock);
+    n = remote->n_events;
+    first = n > SL_TRANSFER_LOG ? n - SL_TRANSFER_LOG : 0;
+    if (first + i < n) {
+        *interval_p = remote->log[(first + i) % SL_TRANSFER_LOG];
+    }
+    (void)pthread_mutex_unlock(&channel->abort->lock);
+    return first + i < n && interval_p->start_ns != 0;
 }
 
 void sl_channel_recover(sl_channel_t *channel)
@@ -234,6 +280,7 @@ void sl_channel_recover(sl_channel_t *channel)
 
 typedef struct sl_leave_args {
     sl_port_t *port;
+    sl_interval_t *log;
     const void *data;
     size_t bytes;
 } sl_leave_args_t;
@@ -243,6 +290,7 @@ static sl_status_t op_leave(const void *args, void *stream)
     const sl_leave_args_t *leave = args;
 
     (void)stream;
+    leave->log->start_ns = sl_clock_ns();
     sl_port_send(leave->port, leave->data, leave->bytes);
     return SL_OK;
 }
@@ -260,8 +308,12 @@ sl_status_t sl_remote_submit_leave(const sl_channel_t *channel,
                                    sl_op_manager_t *ops, const void *data,
                                    size_t bytes)
 {
-    const sl_leave_args_t args = {
-        .port = channel->remote->port, .data = data, .bytes = bytes};
+    struct sl_remote *remote = channel->remote;
+    const uint64_t number = remote->n_used - 1; /* send has counted it */
+    const sl_leave_args_t args = {.port = remote->port,
+                                  .log = &remote->log[number % SL_TRANSFER_LOG],
+                                  .data = data,
+                                  .bytes = bytes};
     const sl_op_t op = {.fn = op_leave,
                         .is_host = 1,
                         .args = &args,

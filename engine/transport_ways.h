@@ -57,6 +57,9 @@ struct sl_remote {
     void *pinned;       /* staged: n_slots in one; owned */
     void *own;          /* the way's */
     size_t max_bytes;
+    /** Sender: of message i at i % SL_TRANSFER_LOG; owned. Begun by the device,
+     *  ended by the communication thread; NULL: dry. */
+    sl_interval_t *log;
     uint64_t n_events;        /* left or arrived; guarded likewise */
     uint64_t n_used;          /* sent or received by the executor */
     _Atomic uint64_t n_bytes; /* sent or received, ever */

@@ -49,11 +49,19 @@ SL_API void sl_world_params_default(sl_world_params_t *params);
 SL_API SL_NODISCARD sl_status_t sl_world_join(const sl_world_params_t *params,
                                               sl_world_t **world_p);
 
+/** Whether a launcher has started this process with others, as sl_world_join
+ *  finds it, and as which of them its environment says (-1: it does not). */
+SL_API int sl_world_is_launched(int *rank_p);
+
 /** Ranks that are threads of this process, for tests: `n` worlds that see each
  *  other. Each is then used from a thread of its own. */
 SL_API SL_NODISCARD sl_status_t sl_world_local(int n,
                                                const sl_world_params_t *params,
                                                sl_world_t **worlds);
+
+/** Another time than at the join after which a rank counts as hung; the signs
+ *  of life follow. All ranks should say the same. NULL is allowed. */
+SL_API void sl_world_dead_after(sl_world_t *world, uint64_t dead_ns);
 
 /** Leave: collective after success (the others are waited for, boundedly);
  * after a failure at once. NULL is allowed. */
@@ -162,6 +170,21 @@ SL_API SL_NODISCARD sl_status_t sl_world_put(sl_world_t *world, int peer,
 SL_API SL_NODISCARD sl_status_t sl_world_get(sl_world_t *world, int peer,
                                              void *data, size_t bytes);
 
+/* ---- a wish: what one rank may say at any time, and all shall hear ---- */
+
+/**
+ * `is_wished` is asked at every sign of life, on the communication thread, so
+ * it must be short and must not wait; once it says so, all ranks hear of it.
+ * Unlike what all do together it needs nobody who listens: it reaches a rank
+ * that waits for whatever, and goes past failures. Such a wish is the end of
+ * the job. NULL ends the asking, and then no call is under way.
+ */
+SL_API void sl_world_wish_set(sl_world_t *world, int (*is_wished)(void *ctx),
+                              void *ctx);
+/** Whether any rank has wished it, as far as this one has heard. Cheap; from
+ *  any thread. NULL is allowed. */
+SL_API int sl_world_is_wished(const sl_world_t *world);
+
 /* ---- failure ---- */
 
 /**
@@ -178,6 +201,12 @@ SL_API void sl_world_watch(sl_world_t *world,
                            void (*on_abort)(void *ctx, sl_status_t status,
                                             const char *detail),
                            void *ctx);
+/** Who watches now, to be given back to sl_world_watch. */
+typedef struct sl_world_watcher {
+    void (*on_abort)(void *ctx, sl_status_t status, const char *detail);
+    void *ctx;
+} sl_world_watcher_t;
+SL_API sl_world_watcher_t sl_world_watcher(sl_world_t *world);
 /** Tell all others that this rank's job has failed. Never waits. Once per job;
  *  later calls are dropped. */
 SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,

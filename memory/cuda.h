@@ -52,6 +52,11 @@ SL_API SL_NODISCARD sl_status_t sl_mem_cuda_free_bytes(sl_mem_cuda_t *cuda,
 SL_API SL_NODISCARD sl_status_t sl_mem_cuda_share(sl_mem_cuda_t *cuda,
                                                   int peer);
 
+/** Regions by cudaMalloc from now on; nothing has been allocated yet. For a
+ *  device whose peers cannot use its memory in place: ordinary copies between
+ *  devices go over the host for such regions only. */
+SL_API void sl_mem_cuda_stay_whole(sl_mem_cuda_t *cuda);
+
 /** Whether regions are ranges of addresses whose parts can do without
  *  memory. */
 SL_API int sl_mem_cuda_is_virtual(const sl_mem_cuda_t *cuda);

@@ -126,6 +126,12 @@ out:
     return status;
 }
 
+void sl_mem_cuda_stay_whole(sl_mem_cuda_t *cuda)
+{
+    sl_mem_vmm_destroy(cuda->vmm);
+    cuda->vmm = NULL;
+}
+
 int sl_mem_cuda_is_virtual(const sl_mem_cuda_t *cuda)
 {
     return cuda->vmm != NULL;

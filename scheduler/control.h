@@ -292,7 +292,10 @@ typedef struct sl_control_params {
     /** Nonzero ends every wait, and gives the devices back their full share
      *  so that the job can end. From any thread. NULL = never (default). */
     int (*is_interrupted)(void *ctx);
-    void *interrupt_ctx;             /**< borrowed until close */
+    void *interrupt_ctx; /**< borrowed until close */
+    /** An order says stop: told when it is accepted, on another thread, with
+     *  interrupt_ctx; must be short. NULL = nobody (default). */
+    void (*on_stop)(void *ctx);
     sl_share_law_t share_law;        /**< default token bucket */
     const char *const *pci_ids;      /**< one a device, for the keys of AntMan's
                                           files; NULL (default), or NULL entries

@@ -244,6 +244,7 @@ static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
             sl_info("cuda: GPU %d cannot use the memory of GPU %d; copies go "
                     "through the host",
                     peer, gpu);
+            sl_mem_cuda_stay_whole(cuda);
             continue;
         }
         SL_TRY(status, sl_mem_cuda_share(cuda, peer), out);

@@ -114,6 +114,9 @@ static sl_status_t sleep_until(sl_op_manager_t *manager, uint64_t ticket,
 
         if (ticket < atomic_load(&manager->wake_at)) {
             atomic_store(&manager->wake_at, ticket);
+            if (manager->is_asleep == SL_OP_FULL) {
+                (void)pthread_cond_signal(&manager->work);
+            }
         }
         if (atomic_load(&manager->n_done) >= ticket) {
             break;

@@ -40,8 +40,9 @@ typedef struct sl_op_slot {
 /* What the device's thread sleeps for. */
 enum {
     SL_OP_AWAKE,
-    SL_OP_IDLE, /* an op; there is none */
-    SL_OP_RESTS /* an op, or the end of one that a backend runs */
+    SL_OP_FULL,  /* the end of ops that a backend runs: no other can start */
+    SL_OP_RESTS, /* that, or an op */
+    SL_OP_IDLE   /* an op; there is none */
 };
 
 struct sl_op_manager {
@@ -208,7 +209,7 @@ static inline void sl_op_manager_announce(sl_op_manager_t *manager,
 {
     atomic_store_explicit(&manager->n_submitted, n_submitted,
                           memory_order_release);
-    if (manager->is_asleep != SL_OP_AWAKE) {
+    if (manager->is_asleep > SL_OP_FULL) {
         (void)pthread_cond_signal(&manager->work);
     }
 }

@@ -13,7 +13,8 @@
 enum {
     /* marks that are not those of ops in flight: the end of the op before,
      * the one watched, and some that are skipped for their sake */
-    SPARE_MARKS = 8
+    SPARE_MARKS = 8,
+    MANY_UNITS = 4
 };
 
 /* What may be in flight of device time that is known, with a full share and
@@ -21,6 +22,9 @@ enum {
  * wrong. */
 #define FLIGHT_NS 10e6
 #define FLIGHT_GATED_NS 2e6
+
+/* Between two looks at an op that cannot be watched. */
+#define LOOK_NS UINT64_C(50000)
 
 static uint64_t n_submitted(const sl_op_stream_t *stream)
 {
@@ -422,25 +426,74 @@ static int spin(sl_op_stream_t *stream, sl_flight_t *oldest)
     return 0;
 }
 
-/* Until the oldest op has ended, or there is one to start. */
-static void rest(sl_op_stream_t *stream)
+/* The op in flight to wait for: the oldest. When no other can start anyway it
+ * is the last of the older half, so that short ones do not wake the thread
+ * one by one; unless somebody waits for one before it. */
+static uint64_t find_target(const sl_op_stream_t *stream)
 {
-    sl_op_manager_t *manager = stream->manager;
-    sl_flight_t *oldest = sl_stream_flight(stream, stream->n_done);
+    const uint64_t oldest = stream->n_done;
+    const uint64_t wanted = atomic_load(&stream->manager->wake_at);
+    const uint64_t middle = oldest + (stream->n_begun - oldest) / 2;
+    uint64_t target = oldest;
+    uint64_t op;
 
-    if (spin(stream, oldest)) {
-        return;
+    if (stream->wants_op || stream->n_units < MANY_UNITS) {
+        return oldest;
     }
+    for (op = oldest; op <= middle && op < wanted; op++) {
+        const sl_flight_kind_t kind = sl_stream_flight(stream, op)->kind;
+
+        if (kind == SL_FLIGHT_DEVICE) {
+            target = op;
+        } else if (kind == SL_FLIGHT_HOST) {
+            break;
+        }
+    }
+    return target;
+}
+
+/* Whether somebody waits for an op before the target, lock held. */
+static int is_hurried(const sl_op_stream_t *stream, uint64_t target)
+{
+    return target > stream->n_done &&
+           atomic_load(&stream->manager->wake_at) <= target;
+}
+
+/* Until the target has ended, or there is an op to start; not longer than a
+ * look when it cannot be watched, as another still is. */
+static void sleep_until_woken(sl_op_stream_t *stream, uint64_t target)
+{
+    const int mark = sl_stream_flight(stream, target)->last;
+    sl_op_manager_t *manager = stream->manager;
+    int error = 0;
+
     (void)pthread_mutex_lock(manager->lock);
     manager->is_woken = 0;
-    stream->backend->watch(stream->ctx, oldest->last);
-    /* a full window wants no op: who submits need not wake anybody */
-    manager->is_asleep = stream->wants_op ? SL_OP_RESTS : SL_OP_AWAKE;
-    while (!manager->is_woken && !has_news(stream)) {
-        (void)pthread_cond_wait(&manager->work, manager->lock);
+    stream->backend->watch(stream->ctx, mark);
+    manager->is_asleep = stream->wants_op ? SL_OP_RESTS : SL_OP_FULL;
+    while (!manager->is_woken && !has_news(stream) &&
+           !is_hurried(stream, target) && error == 0) {
+        if (stream->backend->watched(stream->ctx) == mark) {
+            (void)pthread_cond_wait(&manager->work, manager->lock);
+        } else {
+            const struct timespec deadline = sl_clock_deadline(LOOK_NS);
+
+            error = pthread_cond_timedwait(&manager->work, manager->lock,
+                                           &deadline);
+        }
     }
     manager->is_asleep = SL_OP_AWAKE;
     (void)pthread_mutex_unlock(manager->lock);
+}
+
+static void rest(sl_op_stream_t *stream)
+{
+    const uint64_t target = find_target(stream);
+
+    if (target > stream->n_done ||
+        !spin(stream, sl_stream_flight(stream, target))) {
+        sleep_until_woken(stream, target);
+    }
 }
 
 static void wake(void *arg)

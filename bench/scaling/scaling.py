@@ -186,15 +186,40 @@ def tell(case, number, way, label, runs):
           file=sys.stderr, flush=True)
 
 
+def hidden_part(edges, side):
+    """How much of the transfers' time lay under compute of one side."""
+    timed = [edge for edge in edges if edge["is_sender"] and "timed" in edge]
+    total = sum(edge["timed_us"] for edge in timed)
+    if total == 0:
+        return None
+    return sum(edge["timed_us"] * edge[side] for edge in timed) / total
+
+
+def print_overlap(runs):
+    """Of all runs."""
+    edges = [edge for run in runs for edge in run["edges"]]
+    sender = hidden_part(edges, "under_sender")
+    if sender is not None:
+        receiver = hidden_part(edges, "under_receiver")
+        print(f"    of the transfers' time {100 * sender:.0f} % lay under "
+              f"compute of the sending device, {100 * receiver:.0f} % of the "
+              "receiving one", flush=True)
+
+
 def print_edges(runs):
     """Of the latest run; the latency is from queued to left."""
     for edge in runs[-1]["edges"]:
         if edge["is_sender"] and edge["messages"] > 0:
+            under = ""
+            if "timed" in edge:
+                under = (f", {100 * edge['under_sender']:.0f} and "
+                         f"{100 * edge['under_receiver']:.0f} % under compute "
+                         "there")
             print(f"    {edge['kind']:<12} replica, stage {edge['from']} to "
                   f"{edge['to']}: {edge['messages']} messages, "
                   f"{edge['bytes'] / 2**20:.1f} MiB, mean latency "
                   f"{edge['mean_latency_us']:.1f} us, "
-                  f"{edge['stalls']} waited for a slot", flush=True)
+                  f"{edge['stalls']} waited for a slot{under}", flush=True)
 
 
 def run_case(name, arguments):
@@ -233,6 +258,7 @@ def run_case(name, arguments):
                   flush=True)
             if label == "sluice":
                 print_edges(results[way])
+                print_overlap(results[way])
             loss = results[way][0]["losses"][0]
             if abs(loss / first - 1) > 1e-4:
                 raise SystemExit(f"{label}, {way}: first loss {loss}, not "

@@ -97,6 +97,9 @@ typedef struct sl_checkpoint_params {
     int is_required;     /**< a failure to write is an error; default: it is
                               told as a warning and training goes on */
     const char *program; /**< version, for the manifest; required */
+    /** Told of each that is complete on disk, on rank 0's writer thread. NULL
+     *  (default): nobody is. */
+    void (*on_written)(const char *name);
 } sl_checkpoint_params_t;
 
 SL_API void sl_checkpoint_params_default(sl_checkpoint_params_t *params);

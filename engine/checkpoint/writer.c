@@ -201,6 +201,9 @@ static sl_status_t commit(sl_saver_t *saver)
     }
     SL_TRY(status, write_manifest(saver), out);
     SL_TRY(status, sl_store_commit(&saver->store, saver->name), out);
+    if (saver->params.on_written != NULL) {
+        saver->params.on_written(saver->name);
+    }
     sl_store_retain(&saver->store, saver->name, saver->params.keep,
                     saver->params.keeps_best);
 out:

@@ -130,7 +130,8 @@ sl_status_t sl_nccl_agree(sl_world_t *world, sl_status_t own)
         return own;
     }
     if (n_failed > 0) {
-        SL_REFUSE(status, SL_ERR_COMM, out,
+        /* they say why */
+        SL_REFUSE(status, SL_ERR_CANCELED, out,
                   "nccl: it cannot be used on %g other rank(s)", n_failed);
     }
 out:
@@ -148,7 +149,8 @@ static sl_status_t share_id(sl_lane_t *lane)
         SL_TRY(status, sl_world_get(world, lane->peer, hello, sizeof(*hello)),
                out);
         if (hello->status < 0) {
-            SL_REFUSE(status, SL_ERR_COMM, out,
+            /* it says why */
+            SL_REFUSE(status, SL_ERR_CANCELED, out,
                       "nccl: rank %d cannot make a communicator", lane->peer);
         }
         return SL_OK;
@@ -300,16 +302,15 @@ sl_status_t sl_nccl_connect(sl_nccl_t *nccl, sl_world_t *world,
 {
     sl_status_t status = before;
 
-    sl_nccl_pause(nccl);
+    if (nccl != NULL) {
+        sl_nccl_take(nccl);
+    }
     if (status >= 0) {
         status = add_lanes(nccl, keys, n);
     }
     SL_TRY(status, sl_nccl_agree(world, status), out);
     SL_TRY(status, sl_nccl_meet(nccl), out);
-    (void)pthread_mutex_lock(&nccl->lock);
-    nccl->is_paused = 0;
-    (void)pthread_cond_broadcast(&nccl->changed);
-    (void)pthread_mutex_unlock(&nccl->lock);
+    sl_nccl_resume(nccl);
 out:
     return status;
 }

@@ -141,13 +141,44 @@ static void rest(sl_nccl_t *nccl)
     }
 }
 
+static int are_busy(const sl_nccl_t *nccl)
+{
+    const sl_lane_t *lane;
+
+    for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
+        if (is_busy(lane)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Sleep until told, but when lanes are busy no longer than a moment. */
+static void wait_or_look(sl_nccl_t *nccl)
+{
+    const struct timespec deadline = sl_clock_deadline(CHECK_NS);
+
+    if (nccl->is_taken || !are_busy(nccl)) {
+        (void)pthread_cond_wait(&nccl->changed, &nccl->lock);
+    } else {
+        (void)pthread_cond_timedwait(&nccl->changed, &nccl->lock, &deadline);
+    }
+}
+
 /* Lock held. */
 static void park(sl_nccl_t *nccl)
 {
-    nccl->is_parked = 1;
-    (void)pthread_cond_broadcast(&nccl->changed);
+    const uint64_t start_ns = sl_clock_ns();
+
     while (nccl->is_paused && !nccl->is_stopping) {
-        (void)pthread_cond_wait(&nccl->changed, &nccl->lock);
+        nccl->is_parked = 1;
+        (void)pthread_cond_broadcast(&nccl->changed);
+        wait_or_look(nccl);
+        if (!nccl->is_taken && sl_abort_is_set(nccl->params.abort) &&
+            sl_clock_ns() - start_ns > GRACE_NS) {
+            nccl->is_parked = 0;
+            give_up(nccl);
+        }
     }
     nccl->is_parked = 0;
 }
@@ -292,6 +323,25 @@ void sl_nccl_pause(sl_nccl_t *nccl)
     (void)pthread_mutex_unlock(&nccl->lock);
 }
 
+void sl_nccl_take(sl_nccl_t *nccl)
+{
+    sl_nccl_pause(nccl);
+    (void)pthread_mutex_lock(&nccl->lock);
+    nccl->is_taken = 1;
+    while (!nccl->is_parked) {
+        (void)pthread_cond_wait(&nccl->changed, &nccl->lock);
+    }
+    (void)pthread_mutex_unlock(&nccl->lock);
+}
+
+void sl_nccl_resume(sl_nccl_t *nccl)
+{
+    (void)pthread_mutex_lock(&nccl->lock);
+    nccl->is_paused = nccl->is_taken = 0;
+    (void)pthread_cond_broadcast(&nccl->changed);
+    (void)pthread_mutex_unlock(&nccl->lock);
+}
+
 void sl_nccl_lose(sl_nccl_t *nccl)
 {
     sl_lane_t *lane;
@@ -299,6 +349,7 @@ void sl_nccl_lose(sl_nccl_t *nccl)
     if (nccl == NULL) {
         return;
     }
+    sl_nccl_take(nccl);
     nccl->is_lost = 1;
     for (lane = nccl->lanes; lane != NULL; lane = lane->next) {
         sl_lane_abort(lane);

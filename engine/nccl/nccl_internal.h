@@ -90,9 +90,10 @@ struct sl_nccl {
     pthread_t thread;
     int is_stopping, is_paused; /**< asked; guarded by lock */
     int is_parked;              /**< the driver does nothing; likewise */
-    sl_lane_t *lanes;           /**< owned; changed while parked */
-    int has_failed;             /**< of this job, told; guarded by lock */
-    int is_lost;                /**< for good */
+    int is_taken;     /**< lanes are another thread's meanwhile; likewise */
+    sl_lane_t *lanes; /**< owned; changed while parked */
+    int has_failed;   /**< of this job, told; guarded by lock */
+    int is_lost;      /**< for good */
     uint64_t n_made;
 };
 
@@ -109,6 +110,12 @@ sl_status_t sl_lane_poll(sl_lane_t *lane);
 sl_status_t sl_lane_check(sl_lane_t *lane);
 /** A failure of the lane, with the calling thread's detail. */
 sl_status_t sl_lane_explain(const sl_lane_t *lane, sl_status_t status);
+
+/* ---- nccl.c ---- */
+
+/** Pause, and take the lanes from the driver; then give them back. */
+void sl_nccl_take(sl_nccl_t *nccl);
+void sl_nccl_resume(sl_nccl_t *nccl);
 
 /* ---- connect.c ---- */
 

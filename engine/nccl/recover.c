@@ -105,9 +105,8 @@ static void begin_anew(sl_nccl_t *nccl)
         lane->ready_end = &lane->ready;
     }
     nccl->has_failed = 0;
-    nccl->is_paused = 0;
-    (void)pthread_cond_broadcast(&nccl->changed);
     (void)pthread_mutex_unlock(&nccl->lock);
+    sl_nccl_resume(nccl);
 }
 
 sl_status_t sl_nccl_recover(sl_nccl_t *nccl)
@@ -128,6 +127,7 @@ sl_status_t sl_nccl_recover(sl_nccl_t *nccl)
     if (counts == NULL || all == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "nccl: no host memory");
     }
+    sl_nccl_take(nccl);
     count(nccl, counts, (int)n_ranks);
     SL_TRY(status, sl_world_gather(world, counts, bytes, all), out);
     SL_TRY(status, settle_lanes(nccl, all), out);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/together.h"
+#include "engine/world.h"
 
 enum {
     N_FLAGS = 32
@@ -48,6 +49,20 @@ out:
     return status;
 }
 
+static void take_sums(sl_engine_t *engine)
+{
+    const double *norms = engine->agreement;
+    const double *losses = norms + n_norms(engine);
+    const double *flags = losses + n_losses(engine);
+    int i;
+
+    memcpy(engine->norms, norms, n_norms(engine) * sizeof(double));
+    memcpy(engine->losses, losses, n_losses(engine) * sizeof(double));
+    for (i = 0; i < N_FLAGS; i++) {
+        engine->flags |= flags[i] > 0.0 ? 1u << i : 0u;
+    }
+}
+
 /* A value is 0 on all ranks but the one that has it, so a sum gives it to
  * all; a flag counts who has it. */
 static sl_status_t add_up(sl_engine_t *engine)
@@ -63,15 +78,13 @@ static sl_status_t add_up(sl_engine_t *engine)
     for (i = 0; i < N_FLAGS; i++) {
         flags[i] = (double)(engine->flags >> i & 1u);
     }
+    engine->is_agreeing = 1;
     SL_TRY(status,
            sl_together_sum(engine->params.world, &engine->abort,
                            engine->agreement, n_all(engine)),
            out);
-    memcpy(engine->norms, norms, n_norms(engine) * sizeof(double));
-    memcpy(engine->losses, losses, n_losses(engine) * sizeof(double));
-    for (i = 0; i < N_FLAGS; i++) {
-        engine->flags |= flags[i] > 0.0 ? 1u << i : 0u;
-    }
+    engine->is_agreeing = 0;
+    take_sums(engine);
 out:
     return status;
 }
@@ -102,6 +115,24 @@ sl_status_t sl_stage_agree(sl_stage_t *stage)
     }
 out:
     return status;
+}
+
+static int is_finite(const sl_engine_t *engine)
+{
+    return isfinite(sl_engine_gradient_norm(engine)) &&
+           isfinite(sl_engine_loss_sum(engine) * engine->loss_scale);
+}
+
+/* An evaluation changes nothing, nor does a step that all stop at. */
+int sl_agreement_was_missed(sl_engine_t *engine)
+{
+    if (!engine->is_agreeing || engine->job != SL_JOB_TRAIN ||
+        !sl_world_late_sum(engine->params.world, engine->agreement,
+                           n_all(engine))) {
+        return 0;
+    }
+    take_sums(engine);
+    return engine->params.not_finite != SL_NOT_FINITE_STOP || is_finite(engine);
 }
 
 /* The layer whose gradient is the first that is not finite. */

@@ -208,6 +208,7 @@ out:
     return status;
 }
 
+/* Also when there are none any more. */
 static void lend_blocks(sl_stage_t *stage)
 {
     int p, i;
@@ -260,10 +261,27 @@ out:
     return status;
 }
 
+sl_status_t sl_buckets_alloc(sl_stage_t *stage)
+{
+    sl_status_t status = SL_OK;
+    int b;
+
+    if (stage->engine->n_replicas == 1) {
+        return SL_OK;
+    }
+    for (b = 0; b < stage->n_buckets; b++) {
+        SL_TRY(status, alloc_bucket(stage, &stage->buckets[b]), out);
+    }
+    lend_blocks(stage);
+    status = alloc_statistics(stage);
+out:
+    return status;
+}
+
 sl_status_t sl_buckets_init(sl_stage_t *stage)
 {
     sl_status_t status = SL_OK;
-    int p, b;
+    int p;
 
     for (p = 0; p < stage->n_params; p++) {
         stage->params[p].bucket = -1;
@@ -278,30 +296,44 @@ sl_status_t sl_buckets_init(sl_stage_t *stage)
                 "stage %d: no host memory for buckets", stage->index);
     }
     place_all(stage);
-    SL_TRY(status, cut_chunks(stage), out);
-    for (b = 0; b < stage->n_buckets; b++) {
-        SL_TRY(status, alloc_bucket(stage, &stage->buckets[b]), out);
-    }
-    lend_blocks(stage);
-    status = alloc_statistics(stage);
+    status = cut_chunks(stage);
 out:
     return status;
+}
+
+void sl_buckets_release(sl_stage_t *stage)
+{
+    int b, p;
+
+    for (b = 0; b < stage->n_buckets; b++) {
+        sl_bucket_t *bucket = &stage->buckets[b];
+
+        sl_mem_release(bucket->value);
+        sl_mem_release(bucket->grad);
+        sl_mem_release(bucket->moments[0]);
+        sl_mem_release(bucket->moments[1]);
+        bucket->value = bucket->grad = NULL;
+        bucket->moments[0] = bucket->moments[1] = NULL;
+    }
+    lend_blocks(stage);
+    for (p = 0; stage->statistics != NULL && p < stage->n_params; p++) {
+        if (stage->params[p].value.block == stage->statistics) {
+            stage->params[p].value.block = NULL;
+        }
+    }
+    sl_mem_release(stage->statistics);
+    stage->statistics = NULL;
 }
 
 void sl_buckets_cleanup(sl_stage_t *stage)
 {
     int b;
 
+    sl_buckets_release(stage);
     for (b = 0; b < stage->n_buckets; b++) {
-        sl_mem_release(stage->buckets[b].value);
-        sl_mem_release(stage->buckets[b].grad);
-        sl_mem_release(stage->buckets[b].moments[0]);
-        sl_mem_release(stage->buckets[b].moments[1]);
         free(stage->buckets[b].chunk_start);
     }
-    sl_mem_release(stage->statistics);
     free(stage->buckets);
-    stage->statistics = NULL;
     stage->buckets = NULL;
     stage->n_buckets = 0;
 }

@@ -61,8 +61,8 @@ static size_t message_bytes(const sl_engine_t *engine,
         .storage_bytes;
 }
 
-static sl_status_t open_one(sl_engine_t *engine, sl_channel_t *channel,
-                            const sl_tensor_desc_t *outputs)
+static sl_status_t reserve_one(sl_engine_t *engine, sl_channel_t *channel,
+                               const sl_tensor_desc_t *outputs)
 {
     const int n_cells = engine->n_replicas * engine->n_stages;
     sl_stage_t *stage = own_stage(engine, channel);
@@ -76,17 +76,17 @@ static sl_status_t open_one(sl_engine_t *engine, sl_channel_t *channel,
     channel->to_device =
         sl_grid_slot(engine->grid, channel->to_cell, n_cells)->device;
     status =
-        sl_channel_open(channel, engine->params.world, stage->device, bytes);
+        sl_channel_reserve(channel, engine->params.world, stage->device, bytes);
 
     if (status == SL_ERR_QUOTA && engine->dry != NULL) {
         sl_dry_lift_limit(engine, stage->device);
-        status = sl_channel_open(channel, engine->params.world, stage->device,
-                                 bytes);
+        status = sl_channel_reserve(channel, engine->params.world,
+                                    stage->device, bytes);
     }
     return status;
 }
 
-sl_status_t sl_edges_open(sl_engine_t *engine)
+sl_status_t sl_edges_reserve(sl_engine_t *engine)
 {
     const sl_model_t *model = engine->params.model;
     const int n_micro = engine->n_replicas * engine->params.n_micro_batches;
@@ -106,13 +106,32 @@ sl_status_t sl_edges_open(sl_engine_t *engine)
     SL_TRY(status, sl_transport_open(engine), out);
     for (c = 0; c < engine->n_channels; c++) {
         if (engine->channels[c].peer >= 0) {
-            SL_TRY(status, open_one(engine, &engine->channels[c], outputs),
+            SL_TRY(status, reserve_one(engine, &engine->channels[c], outputs),
                    out);
         }
     }
 out:
     free(outputs);
     return status;
+}
+
+sl_status_t sl_edges_connect(sl_engine_t *engine)
+{
+    sl_status_t status = SL_OK;
+    int c;
+
+    for (c = 0; c < engine->n_channels; c++) {
+        SL_TRY(status, sl_channel_open(&engine->channels[c]), out);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_edges_open(sl_engine_t *engine)
+{
+    sl_status_t status = sl_edges_reserve(engine);
+
+    return status < 0 ? status : sl_edges_connect(engine);
 }
 
 void sl_edges_close(sl_engine_t *engine)
@@ -155,7 +174,11 @@ int sl_engine_edge(const sl_engine_t *engine, int i, sl_edge_t *edge_p)
                         .n_messages = stats.n_messages,
                         .n_bytes = stats.n_bytes,
                         .latency_ns = stats.latency_ns,
-                        .n_stalls = stats.n_stalls};
+                        .n_stalls = stats.n_stalls,
+                        .n_timed = channel->overlap.n,
+                        .transfer_ns = channel->overlap.transfer_ns,
+                        .under_sender_ns = channel->overlap.sender_ns,
+                        .under_receiver_ns = channel->overlap.receiver_ns};
         return 1;
     }
     return 0;

@@ -9,7 +9,11 @@
 
 #include "engine/engine_internal.h"
 
-/** Collective. */
+/** Their memory: what may find no room. Collective. */
+SL_NODISCARD sl_status_t sl_edges_reserve(sl_engine_t *engine);
+/** ... and their ports. When a rank has opened one, its peer must. */
+SL_NODISCARD sl_status_t sl_edges_connect(sl_engine_t *engine);
+/** Both. */
 SL_NODISCARD sl_status_t sl_edges_open(sl_engine_t *engine);
 void sl_edges_close(sl_engine_t *engine);
 

@@ -22,10 +22,12 @@
 
 /* ---- buckets.c: who has what ---- */
 
-/** Lay a stage's parameters out in buckets and give those their memory;
- *  nothing with one replica. */
+/** Lay a stage's parameters out in buckets; nothing with one replica. */
 SL_NODISCARD sl_status_t sl_buckets_init(sl_stage_t *stage);
 void sl_buckets_cleanup(sl_stage_t *stage);
+/** Their memory, zeroed, and back. */
+SL_NODISCARD sl_status_t sl_buckets_alloc(sl_stage_t *stage);
+void sl_buckets_release(sl_stage_t *stage);
 /** Where segment i of n floats cut into n_segments starts; i may be
  *  n_segments. */
 size_t sl_segment_start(size_t n, int i, int n_segments);
@@ -74,6 +76,10 @@ SL_NODISCARD sl_status_t sl_agreement_reserve(sl_engine_t *engine);
 /** Meet all cells of all ranks: norms, losses and flags are then the same
  *  everywhere. */
 SL_NODISCARD sl_status_t sl_stage_agree(sl_stage_t *stage);
+/** After sl_world_recover, of a rank whose agreement was cut short: whether it
+ *  took place all the same, and other ranks went on to change their state or
+ *  to count a step as skipped. This rank has missed that for good. */
+int sl_agreement_was_missed(sl_engine_t *engine);
 /** After that: whether the step is skipped, or an error when it must stop.
  *  @return SL_OK, SL_ERR_NUMERIC, SL_ERR_CANCELED (another stage says it) */
 SL_NODISCARD sl_status_t sl_stage_check_finite(const sl_stage_t *stage,

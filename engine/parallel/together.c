@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/parallel/edges.h"
+#include "engine/parallel/parallel.h"
 #include "engine/world.h"
 
 enum {
@@ -122,6 +123,8 @@ void sl_engine_recover_world(sl_engine_t *engine)
         engine->is_failed = 1;
         return;
     }
+    engine->is_overtaken = sl_agreement_was_missed(engine);
+    engine->is_agreeing = 0;
     for (c = 0; c < engine->n_channels; c++) {
         sl_channel_recover(&engine->channels[c]);
     }

@@ -154,6 +154,19 @@ void sl_world_watch(sl_world_t *world,
     (void)pthread_mutex_unlock(&world->watch_lock);
 }
 
+sl_world_watcher_t sl_world_watcher(sl_world_t *world)
+{
+    sl_world_watcher_t watcher = {0};
+
+    if (world != NULL) {
+        (void)pthread_mutex_lock(&world->watch_lock);
+        watcher.on_abort = world->on_abort;
+        watcher.ctx = world->on_abort_ctx;
+        (void)pthread_mutex_unlock(&world->watch_lock);
+    }
+    return watcher;
+}
+
 /* ---- the dead ---- */
 
 /* Nearest rank on the ring, in one direction, that is there. */
@@ -372,6 +385,7 @@ void sl_failure_beat(sl_world_t *world, uint64_t now_ns)
         return;
     }
     world->beat_ns = now_ns + heartbeat_ns;
+    sl_wish_look(world);
     sl_notice_send(world, neighbour(world, 1), &beat);
     if (neighbour(world, 1) != 0) {
         sl_notice_send(world, 0, &beat);

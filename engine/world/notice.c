@@ -104,6 +104,9 @@ static void handle(sl_world_t *world, int from, const sl_notice_t *control)
     case SL_NOTICE_GOODBYE:
         on_goodbye(world);
         break;
+    case SL_NOTICE_WISH:
+        sl_wish_heard(world);
+        break;
     default:
         sl_warn("rank %d: message of unknown kind %u from rank %d: are all "
                 "ranks the same program?",
@@ -132,6 +135,7 @@ static int is_of_any_epoch(const sl_notice_t *control)
     return control->kind == SL_NOTICE_BEAT ||
            control->kind == SL_NOTICE_LEAVE ||
            control->kind == SL_NOTICE_GOODBYE ||
+           control->kind == SL_NOTICE_WISH ||
            (control->kind == SL_NOTICE_ABORT && control->is_gone);
 }
 

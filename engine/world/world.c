@@ -186,9 +186,12 @@ static void take_inbox(sl_world_t *world)
 {
     sl_request_t *request;
     sl_port_t *dirty;
+    uint64_t dead_ns;
     int is_abort_asked;
 
     (void)pthread_mutex_lock(&world->lock);
+    dead_ns = world->dead_asked_ns;
+    world->dead_asked_ns = 0;
     request = world->requests;
     world->requests = NULL;
     world->requests_end = &world->requests;
@@ -198,6 +201,9 @@ static void take_inbox(sl_world_t *world)
     world->is_abort_asked = 0;
     sl_port_take_dirty(dirty);
     (void)pthread_mutex_unlock(&world->lock);
+    if (dead_ns != 0) {
+        sl_wish_take_dead(world, dead_ns);
+    }
     if (is_abort_asked) {
         sl_failure_enter_own(world);
     }
@@ -412,6 +418,25 @@ static int has_mpi_launcher(void)
     }
     return getenv("SLURM_PROCID") != NULL &&
            number_of("SLURM_STEP_NUM_TASKS", &n) && n > 1;
+}
+
+int sl_world_is_launched(int *rank_p)
+{
+    static const char *const names[] = {"SLUICE_RANK", "OMPI_COMM_WORLD_RANK",
+                                        "PMIX_RANK", "SLURM_PROCID"};
+    int n = 0;
+    size_t i;
+
+    *rank_p = -1;
+    for (i = 0; i < sizeof(names) / sizeof(*names) && *rank_p < 0; i++) {
+        if (!number_of(names[i], rank_p)) {
+            *rank_p = -1;
+        }
+    }
+    if (getenv("SLUICE_RANK") != NULL || getenv("SLUICE_WORLD") != NULL) {
+        return number_of("SLUICE_WORLD", &n) && n > 1;
+    }
+    return has_mpi_launcher();
 }
 
 sl_status_t sl_world_join(const sl_world_params_t *params, sl_world_t **world_p)

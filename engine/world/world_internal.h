@@ -34,7 +34,8 @@ typedef enum sl_notice_kind {
     SL_NOTICE_READY,     /* to rank 0: drained, and recovery was asked for */
     SL_NOTICE_RESUME,    /* from rank 0: all were ready */
     SL_NOTICE_LEAVE,     /* to rank 0 (after a failure to all) */
-    SL_NOTICE_GOODBYE    /* from rank 0: all leave */
+    SL_NOTICE_GOODBYE,   /* from rank 0: all leave */
+    SL_NOTICE_WISH       /* a rank wishes, see sl_world_wish_set */
 } sl_notice_kind_t;
 
 /** A small message between communication threads; in order per pair. */
@@ -274,6 +275,7 @@ struct sl_world {
     int is_abort_asked;  /**< guarded by lock: this rank's own failure */
     sl_status_t failure; /**< guarded by lock */
     char failure_detail[SL_WORLD_DETAIL_BYTES]; /**< guarded by lock */
+    uint64_t dead_asked_ns;                     /**< guarded by lock; 0 = no */
     int is_started;                             /**< guarded by lock */
     sl_status_t start_status;                   /**< guarded by lock */
 
@@ -283,6 +285,10 @@ struct sl_world {
     /* of another rank, in this job; guarded by watch_lock */
     sl_status_t other_failure;
     char other_detail[SL_WORLD_DETAIL_BYTES];
+
+    int (*wish)(void *ctx); /**< guarded by watch_lock, as its ctx */
+    void *wish_ctx;
+    atomic_int is_wished; /**< by this rank or another */
 
     /* of the thread that calls what all do together */
     uint64_t n_sums;  /**< ended here */
@@ -304,6 +310,7 @@ struct sl_world {
     int is_expelled; /**< the others gave this rank up */
     int is_finder;   /**< this rank found a dead one: tell all */
     int is_reported; /**< and has told the user */
+    int is_wish_told;
     int n_gone;
     int n_lost; /**< to be marked as gone at the end of the turn */
     char lost_why[SL_WORLD_DETAIL_BYTES / 2];
@@ -388,6 +395,12 @@ void sl_failure_on_ready(sl_world_t *world, int from,
                          const sl_notice_t *control);
 void sl_failure_on_resume(sl_world_t *world, const sl_notice_t *control);
 void sl_failure_progress(sl_world_t *world);
+
+/* wish.c */
+/** At a sign of life: whether this rank wishes, and if so, tell all. */
+void sl_wish_look(sl_world_t *world);
+void sl_wish_heard(sl_world_t *world);
+void sl_wish_take_dead(sl_world_t *world, uint64_t dead_ns);
 
 /* collectives.c */
 /** All ranks: those whose last sum was canceled get it from rank 0. */

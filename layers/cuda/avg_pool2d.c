@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* avg_pool2d on CUDA devices. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -15,7 +14,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 
     pool.in = run->in[0];
     pool.out = run->out;
-    return sl_cuda_avg_pool_forward(&pool, sl_cuda_image_queue(stream));
+    return sl_cuda_avg_pool_forward(&pool, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -27,7 +26,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     pool.din = run->din[0];
     return pool.din == NULL
                ? SL_OK
-               : sl_cuda_avg_pool_backward(&pool, sl_cuda_image_queue(stream));
+               : sl_cuda_avg_pool_backward(&pool, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_avg_pool2d = {

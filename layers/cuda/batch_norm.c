@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_norm on CUDA devices. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 /* Shape, attributes and parameters. */
 static sl_cuda_batch_norm_t norm_of(const sl_layer_run_t *run,
@@ -10,7 +9,7 @@ static sl_cuda_batch_norm_t norm_of(const sl_layer_run_t *run,
     const sl_layer_t *layer = plan_p->layer;
     const sl_batch_norm_attrs_t *attrs = layer->attrs;
     const sl_tensor_desc_t *in = &plan_p->in[0];
-    sl_cuda_batch_norm_t norm = {.type = sl_cuda_image_type(in),
+    sl_cuda_batch_norm_t norm = {.type = sl_cuda_type_of(in),
                                  .eps = attrs->eps,
                                  .momentum = attrs->momentum,
                                  .is_relu = attrs->relu};
@@ -63,7 +62,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     norm.in = run->in[0];
     norm.skip = norm.has_skip ? run->in[1] : NULL;
     norm.out = run->out;
-    return sl_cuda_batch_norm_forward(&norm, sl_cuda_image_queue(stream));
+    return sl_cuda_batch_norm_forward(&norm, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -80,7 +79,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     }
     norm.dweight = run->grad[SL_BN_WEIGHT];
     norm.dbias = run->grad[SL_BN_BIAS];
-    return sl_cuda_batch_norm_backward(&norm, sl_cuda_image_queue(stream));
+    return sl_cuda_batch_norm_backward(&norm, sl_cuda_queue(stream));
 }
 
 static sl_status_t finish_batch(const sl_layer_run_t *run, void *stream)
@@ -88,7 +87,7 @@ static sl_status_t finish_batch(const sl_layer_run_t *run, void *stream)
     sl_cuda_batch_norm_t norm = norm_of(run, run->plan);
 
     norm.sums = run->param[SL_BN_SUMS];
-    return sl_cuda_batch_norm_finish(&norm, sl_cuda_image_queue(stream));
+    return sl_cuda_batch_norm_finish(&norm, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_batch_norm = {

@@ -8,7 +8,7 @@
 
 /* Of a channel: y = (x - mean) scale + bias, and for backward
  * dx = k1 g + (k2 (x - mean) + k0). */
-typedef struct factors {
+typedef struct alignas(16) factors {
     float mean, scale, bias;
     float k0, k1, k2;
 } factors_t;
@@ -62,11 +62,34 @@ static size_t channel_bytes(const sl_cuda_batch_norm_t *args)
     return (size_t)args->channels * sizeof(float);
 }
 
-static __device__ __forceinline__ int64_t channel_of(int64_t i, int is_last,
-                                                     int64_t channels,
-                                                     int64_t pixels)
+/* A walk over neighbouring elements that knows their channel. */
+struct walk_t {
+    int64_t c, channels;
+    int64_t left; /* elements to the next channel */
+    int64_t run;  /* that a channel has in a row */
+};
+
+static __device__ __forceinline__ walk_t walk_from(int64_t i, int is_last,
+                                                   int64_t channels,
+                                                   int64_t pixels)
 {
-    return is_last ? i % channels : i / pixels % channels;
+    walk_t w;
+    int64_t row;
+
+    w.channels = channels;
+    w.run = is_last ? 1 : pixels;
+    row = is_last ? i : quotient(i, pixels);
+    w.left = w.run - (i - row * w.run);
+    w.c = row - quotient(row, channels) * channels;
+    return w;
+}
+
+static __device__ __forceinline__ void walk_on(walk_t *w)
+{
+    if (--w->left == 0) {
+        w->left = w->run;
+        w->c = w->c + 1 == w->channels ? 0 : w->c + 1;
+    }
 }
 
 /* One value of the channel, so that the squares do not cancel. */
@@ -166,15 +189,15 @@ template <typename T> struct normalise_four {
 
     __device__ void operator()(int64_t i, int count) const
     {
+        walk_t w = walk_from(i, is_last, channels, pixels);
         float v[4], s[4] = {0, 0, 0, 0};
 
         load_four(x, i, count, aligned, v);
         if (skip != NULL) {
             load_four(skip, i, count, aligned, s);
         }
-        for (int k = 0; k < count; k++) {
-            const factors_t f =
-                factors[channel_of(i + k, is_last, channels, pixels)];
+        for (int k = 0; k < count; k++, walk_on(&w)) {
+            const factors_t f = factors[w.c];
 
             v[k] = (v[k] - f.mean) * f.scale + f.bias;
             v[k] = skip != NULL ? v[k] + s[k] : v[k];
@@ -363,6 +386,7 @@ template <typename T> struct backward_four {
 
     __device__ void operator()(int64_t i, int count) const
     {
+        walk_t w = walk_from(i, is_last, channels, pixels);
         float v[4], s[4] = {0, 0, 0, 0}, g[4];
 
         load_four(x, i, count, aligned, v);
@@ -370,9 +394,8 @@ template <typename T> struct backward_four {
         if (y != NULL) {
             load_four(y, i, count, aligned, s);
         }
-        for (int k = 0; k < count; k++) {
-            const factors_t f =
-                factors[channel_of(i + k, is_last, channels, pixels)];
+        for (int k = 0; k < count; k++, walk_on(&w)) {
+            const factors_t f = factors[w.c];
             const float d = v[k] - f.mean;
 
             g[k] = masked(mask, d, f, s[k], g[k]);

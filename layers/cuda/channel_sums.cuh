@@ -120,7 +120,7 @@ static __global__ void sum_apart(F f, double *partial, sum_shape_t shape)
         run_sum r = {{0, 0}, {0, 0}, 0};
 
         for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-            const int64_t image = i / shape.pixels;
+            const int64_t image = quotient(i, shape.pixels);
             float a, b;
 
             f((image * shape.channels + c) * shape.pixels +

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* concat on CUDA devices: each input is a range of the output's channels. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -42,7 +41,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
         move.to_side = out;
         move.to = run->out;
         first += in.channels;
-        SL_TRY(status, sl_cuda_move(&move, sl_cuda_image_queue(stream)), out);
+        SL_TRY(status, sl_cuda_move(&move, sl_cuda_queue(stream)), out);
     }
 out:
     return status;
@@ -67,7 +66,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
         move.to_side = in;
         move.prev = run->din_prev[i];
         move.to = run->din[i];
-        SL_TRY(status, sl_cuda_move(&move, sl_cuda_image_queue(stream)), out);
+        SL_TRY(status, sl_cuda_move(&move, sl_cuda_queue(stream)), out);
     }
 out:
     return status;

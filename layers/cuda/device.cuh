@@ -21,7 +21,8 @@
 
 #define FULL_WARP 0xffffffffu
 
-/* The loop that follows: loads of n rounds before the first is used. */
+/* The loop that follows becomes n copies of its body: its arrays stay in
+ * registers. */
 #ifdef SL_CUDA_STANDIN
 #define UNROLL(n)
 #else

@@ -4,13 +4,15 @@
 
 #include <cudnn.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "layers/cuda/handles.h"
 
 enum {
     MAX_CANDIDATES = 32,
-    DETAIL_BYTES = 256
+    DETAIL_BYTES = 256,
+    TEXT_BYTES = 256
 };
 
 /* Workspace that an algorithm may take: as much as the pass's own images, and
@@ -76,6 +78,11 @@ static cudnnMathType_t math_type(const sl_cuda_conv_params_t *p)
                                   : CUDNN_FMA_MATH;
 }
 
+static cudnnTensorFormat_t format_of(const sl_cuda_conv_params_t *p)
+{
+    return p->is_plain ? CUDNN_TENSOR_NCHW : CUDNN_TENSOR_NHWC;
+}
+
 static double image_elements(const sl_cuda_conv_params_t *p, int is_out)
 {
     return (double)p->batch *
@@ -113,7 +120,7 @@ static sl_status_t make_tensor(const sl_cuda_conv_params_t *p, int is_out,
 
     SL_TRY(status, SL_DNN(cudnnCreateTensorDescriptor(desc_p)), out);
     status = SL_DNN(cudnnSetTensor4dDescriptor(
-        *desc_p, CUDNN_TENSOR_NHWC, data_type(p->type), (int)p->batch,
+        *desc_p, format_of(p), data_type(p->type), (int)p->batch,
         (int)(is_out ? p->out_channels : p->in_channels),
         (int)(is_out ? p->out_height : p->in_height),
         (int)(is_out ? p->out_width : p->in_width)));
@@ -128,7 +135,7 @@ static sl_status_t make_filter(const sl_cuda_conv_params_t *p,
 
     SL_TRY(status, SL_DNN(cudnnCreateFilterDescriptor(desc_p)), out);
     status = SL_DNN(cudnnSetFilter4dDescriptor(
-        *desc_p, data_type(p->type), CUDNN_TENSOR_NHWC, (int)p->out_channels,
+        *desc_p, data_type(p->type), format_of(p), (int)p->out_channels,
         (int)(p->in_channels / p->groups), (int)p->kernel_height,
         (int)p->kernel_width));
 out:
@@ -327,16 +334,26 @@ static sl_status_t refuse(const sl_cuda_conv_params_t *p,
         [SL_CUDA_CONV_BACKWARD_WEIGHTS] = "the gradient of the weights"};
     static const char *const types[] = {
         [SL_CUDA_F32] = "f32", [SL_CUDA_BF16] = "bf16", [SL_CUDA_F16] = "f16"};
+    char text[TEXT_BYTES];
     sl_status_t status;
 
+    (void)snprintf(text, sizeof(text),
+                   "%s, %s, of [%d, %d, %d, %d] by %d kernels of %d x %d, "
+                   "stride %d, pad %d, dilation %d, groups %d",
+                   passes[pass], types[p->type], (int)p->batch,
+                   (int)p->in_channels, (int)p->in_height, (int)p->in_width,
+                   (int)p->out_channels, (int)p->kernel_height,
+                   (int)p->kernel_width, (int)p->stride, (int)p->pad,
+                   (int)p->dilation, (int)p->groups);
+    if (p->is_optional) {
+        SL_REFUSE(status, SL_ERR_UNSUPPORTED, out,
+                  "layer %s: cuDNN has no repeatable algorithm for %s", p->name,
+                  text);
+    }
     SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
-            "layer %s: cuDNN has no repeatable algorithm for %s, %s, of [%d, "
-            "%d, %d, %d] by %d kernels of %d x %d, stride %d, pad %d, dilation "
-            "%d, groups %d; another precision may have one",
-            p->name, passes[pass], types[p->type], (int)p->batch,
-            (int)p->in_channels, (int)p->in_height, (int)p->in_width,
-            (int)p->out_channels, (int)p->kernel_height, (int)p->kernel_width,
-            (int)p->stride, (int)p->pad, (int)p->dilation, (int)p->groups);
+            "layer %s: cuDNN has no repeatable algorithm for %s; another "
+            "precision may have one",
+            p->name, text);
 out:
     return status;
 }

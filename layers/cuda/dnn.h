@@ -5,9 +5,9 @@
  * become ours.
  *
  * Images have their channels last, weights are [out, height, width, in /
- * groups], all of one type; sums are computed in fp32. The algorithms are
- * chosen when the convolution is made, among those that give the same bits at
- * each run, by shape and device alone.
+ * groups], unless asked for otherwise, all of one type; sums are in fp32. The
+ * algorithms are chosen when the convolution is made, among those that give the
+ * same bits at each run, by shape and device alone.
  *
  * cuDNN's fixed-function calls are used: each does just this product, for all
  * types, groups and dilations, and adds to what is there. Its graphs would
@@ -52,7 +52,11 @@ typedef struct sl_cuda_conv_params {
     int64_t out_channels, out_height, out_width;
     int64_t kernel_height, kernel_width;
     int64_t stride, pad, dilation, groups;
+    int is_plain;     /**< instead images are [batch, channels, height, width]
+                           and weights [out, in / groups, height, width] */
     int passes;       /**< bit p: pass p will be run */
+    int is_optional;  /**< the caller has another way: when there is no
+                           algorithm, that is logged at debug only */
     const char *name; /**< borrowed for the call: of the layer */
 } sl_cuda_conv_params_t;
 

@@ -15,6 +15,7 @@ enum {
     FORWARD_THREADS = 256,
     THREADS = 64, /* of a backward block */
     WARPS = THREADS / 32,
+    BATCH = 8,      /* rows on their way at a time */
     DIGIT_BITS = 8, /* of the token, in each pass of the sort */
     DIGITS = 1 << DIGIT_BITS,
     MIN_TILE = 256, /* places of a warp */
@@ -289,6 +290,55 @@ out:
 
 /* ---- gradients ---- */
 
+/* sum += rows row_of(0) .. row_of(n_rows - 1) of dout, in this order, in the
+ * columns from `column`. WHOLE: whole aligned packs. Several rows are on their
+ * way at a time. */
+template <int WHOLE, typename T, typename Rows>
+static __device__ __forceinline__ void
+add_rows(const Rows &row_of, int64_t n_rows, const T *dout, int64_t width,
+         int64_t column, int count, float sum[N])
+{
+    int64_t row = 0;
+    float d[BATCH][N];
+
+    for (; row + BATCH <= n_rows; row += BATCH) {
+        for (int b = 0; b < BATCH; b++) {
+            load_pack<N>(dout, row_of(row + b) * width + column,
+                         WHOLE ? (int)N : count, WHOLE, d[b]);
+        }
+        for (int b = 0; b < BATCH; b++) {
+            for (int k = 0; k < N; k++) {
+                sum[k] += d[b][k];
+            }
+        }
+    }
+    for (; row < n_rows; row++) {
+        load_pack<N>(dout, row_of(row) * width + column, WHOLE ? (int)N : count,
+                     WHOLE, d[0]);
+        for (int k = 0; k < N; k++) {
+            sum[k] += d[0][k];
+        }
+    }
+}
+
+struct listed_rows {
+    const uint32_t *places;
+
+    __device__ __forceinline__ int64_t operator()(int64_t row) const
+    {
+        return places[row];
+    }
+};
+
+struct stepped_rows {
+    int64_t first, step;
+
+    __device__ __forceinline__ int64_t operator()(int64_t row) const
+    {
+        return first + row * step;
+    }
+};
+
 /* The block of a token's first place in the order adds up its rows. */
 template <typename T>
 static __global__ void token_grads(sort_t sort, const T *dout, float *grad,
@@ -303,6 +353,7 @@ static __global__ void token_grads(sort_t sort, const T *dout, float *grad,
                       : width - column > 0 ? (int)(width - column)
                                            : 0;
     const int32_t token = sort.tokens[order[first]];
+    const listed_rows rows = {places};
     float sum[N];
     int n_rows;
 
@@ -327,14 +378,10 @@ static __global__ void token_grads(sort_t sort, const T *dout, float *grad,
         for (int warp = 0; warp < WARPS; warp++) {
             n_rows += n_alike[warp];
         }
-        UNROLL(8)
-        for (int row = 0; row < n_rows; row++) {
-            float d[N];
-
-            load_pack<N>(dout, places[row] * width + column, count, aligned, d);
-            for (int k = 0; k < N; k++) {
-                sum[k] += d[k];
-            }
+        if (count == N && aligned) {
+            add_rows<1>(rows, n_rows, dout, width, column, count, sum);
+        } else {
+            add_rows<0>(rows, n_rows, dout, width, column, count, sum);
         }
         if (n_rows < THREADS) {
             break;
@@ -353,15 +400,15 @@ static __global__ void position_grads(const T *dout, float *grad, int64_t n,
     for (int64_t at = grid_thread(); at < time * packs; at += grid_threads()) {
         const int64_t position = at / packs, column = at % packs * N;
         const int count = width - column < N ? (int)(width - column) : (int)N;
-        float sum[N], d[N];
+        const int64_t n_rows = (n - position + time - 1) / time;
+        const stepped_rows rows = {position, time};
+        float sum[N];
 
         load_pack<N>(grad, position * width + column, count, aligned, sum);
-        UNROLL(4)
-        for (int64_t i = position; i < n; i += time) {
-            load_pack<N>(dout, i * width + column, count, aligned, d);
-            for (int k = 0; k < N; k++) {
-                sum[k] += d[k];
-            }
+        if (count == N && aligned) {
+            add_rows<1>(rows, n_rows, dout, width, column, count, sum);
+        } else {
+            add_rows<0>(rows, n_rows, dout, width, column, count, sum);
         }
         store_pack<N>(grad, position * width + column, count, aligned, sum);
     }

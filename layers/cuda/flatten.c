@@ -2,7 +2,6 @@
 /* flatten on CUDA devices: a copy, or a change of layout for images whose
  * channels are last. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -39,9 +38,8 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     move.from = run->in[0];
     move.to_side = plain;
     move.to = run->out;
-    return move.to == move.from
-               ? SL_OK
-               : sl_cuda_move(&move, sl_cuda_image_queue(stream));
+    return move.to == move.from ? SL_OK
+                                : sl_cuda_move(&move, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -54,8 +52,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     move.to_side = image;
     move.prev = run->din_prev[0];
     move.to = run->din[0];
-    return move.to == NULL ? SL_OK
-                           : sl_cuda_move(&move, sl_cuda_image_queue(stream));
+    return move.to == NULL ? SL_OK : sl_cuda_move(&move, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_flatten = {

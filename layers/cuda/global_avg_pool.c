@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* global_avg_pool on CUDA devices. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -15,7 +14,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 
     pool.in = run->in[0];
     pool.out = run->out;
-    return sl_cuda_global_pool_forward(&pool, sl_cuda_image_queue(stream));
+    return sl_cuda_global_pool_forward(&pool, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -25,9 +24,9 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     pool.dout = run->dout;
     pool.prev = run->din_prev[0];
     pool.din = run->din[0];
-    return pool.din == NULL ? SL_OK
-                            : sl_cuda_global_pool_backward(
-                                  &pool, sl_cuda_image_queue(stream));
+    return pool.din == NULL
+               ? SL_OK
+               : sl_cuda_global_pool_backward(&pool, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_global_avg_pool = {

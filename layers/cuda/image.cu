@@ -22,9 +22,9 @@ template <typename To, typename From> struct move_item {
     {
         const int64_t inner = a.to_side.is_last ? a.n_channels : a.pixels;
         const int64_t middle = a.to_side.is_last ? a.pixels : a.n_channels;
-        const int64_t outer = i / inner;
+        const int64_t outer = quotient(i, inner);
         const int64_t x = i - outer * inner;
-        const int64_t image = outer / middle;
+        const int64_t image = quotient(outer, middle);
         const int64_t y = outer - image * middle;
         const int64_t c = a.to_side.is_last ? x : y;
         const int64_t pixel = a.to_side.is_last ? y : x;
@@ -87,7 +87,9 @@ template <typename T> struct bias_item {
 
     __device__ void operator()(int64_t i) const
     {
-        from_float(to_float(out[i]) + bias[i % channels], &out[i]);
+        const int64_t c = i - quotient(i, channels) * channels;
+
+        from_float(to_float(out[i]) + bias[c], &out[i]);
     }
 };
 

@@ -1,40 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file images.h
- * How image layers see their tensors and their stream on a CUDA device.
+ * How image layers see their tensors on a CUDA device.
  */
 #ifndef SL_LAYERS_CUDA_IMAGES_H
 #define SL_LAYERS_CUDA_IMAGES_H
 
+#include "layers/cuda/cuda_layers.h"
 #include "layers/cuda/image_kernels.h"
 #include "layers/image_internal.h"
-#include "scheduler/cuda.h"
 
 SL_BEGIN_DECLS
-
-/** Of a real tensor. */
-static inline sl_cuda_type_t sl_cuda_image_type(const sl_tensor_desc_t *desc)
-{
-    return desc->dtype == SL_DTYPE_BF16  ? SL_CUDA_BF16
-           : desc->dtype == SL_DTYPE_F16 ? SL_CUDA_F16
-                                         : SL_CUDA_F32;
-}
 
 static inline int sl_cuda_image_is_last(const sl_tensor_desc_t *desc)
 {
     return desc->layout == SL_LAYOUT_CHANNELS_LAST;
 }
 
-/** The cudaStream_t of an op. */
-static inline void *sl_cuda_image_queue(void *stream)
-{
-    return ((const sl_cuda_stream_t *)stream)->queue;
-}
-
 /** All channels of an image, or of a tensor whose last dimension they are. */
 static inline sl_cuda_side_t sl_cuda_image_side(const sl_tensor_desc_t *desc)
 {
-    sl_cuda_side_t side = {.type = sl_cuda_image_type(desc), .first = 0};
+    sl_cuda_side_t side = {.type = sl_cuda_type_of(desc), .first = 0};
 
     side.is_last = sl_cuda_image_is_last(desc);
     side.channels = desc->dims[desc->n_dims == 4 ? 1 : desc->n_dims - 1];
@@ -45,7 +31,7 @@ static inline sl_cuda_side_t sl_cuda_image_side(const sl_tensor_desc_t *desc)
 static inline sl_cuda_pool_t sl_cuda_image_pool(const sl_layer_plan_t *plan)
 {
     const sl_tensor_desc_t *in = &plan->in[0];
-    sl_cuda_pool_t pool = {.type = sl_cuda_image_type(in)};
+    sl_cuda_pool_t pool = {.type = sl_cuda_type_of(in)};
 
     pool.is_last = sl_cuda_image_is_last(in);
     pool.batch = in->dims[0];

@@ -175,6 +175,7 @@ static __global__ void backward_parts(backward_args<T> a)
         float x[P][N], d[P][N], w[N];
         float sum = 0, dot = 0;
 
+        UNROLL(P)
         for (int p = 0; p < P; p++) {
             const int64_t i = ((int64_t)p * blockDim.x + threadIdx.x) * N;
             const int count = count_of<N>(a.width, i);
@@ -197,6 +198,7 @@ static __global__ void backward_parts(backward_args<T> a)
         block_sum_both(&sum, &dot);
         sum /= (float)a.width;
         dot /= (float)a.width;
+        UNROLL(P)
         for (int p = 0; p < P; p++) {
             const int64_t i = ((int64_t)p * blockDim.x + threadIdx.x) * N;
             const int count = count_of<N>(a.width, i);
@@ -211,7 +213,11 @@ static __global__ void backward_parts(backward_args<T> a)
             store_pack<N>(a.din, start + i, count, a.aligned, d[p]);
         }
     }
-    for (int p = 0; p < P && a.partial != NULL; p++) {
+    if (a.partial == NULL) {
+        return;
+    }
+    UNROLL(P)
+    for (int p = 0; p < P; p++) {
         const int64_t i = ((int64_t)p * blockDim.x + threadIdx.x) * N;
         const int count = count_of<N>(a.width, i);
         float *to = a.partial + 2 * a.width * blockIdx.x;

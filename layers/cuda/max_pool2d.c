@@ -2,7 +2,6 @@
 /* max_pool2d on CUDA devices. Forward saves each winner's place in its
  * window, row by row, as a byte. */
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -20,7 +19,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     pool.in = run->in[0];
     pool.out = run->out;
     pool.place = run->plan->is_training ? run->saved : NULL;
-    return sl_cuda_max_pool_forward(&pool, sl_cuda_image_queue(stream));
+    return sl_cuda_max_pool_forward(&pool, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -33,7 +32,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     pool.din = run->din[0];
     return pool.din == NULL
                ? SL_OK
-               : sl_cuda_max_pool_backward(&pool, sl_cuda_image_queue(stream));
+               : sl_cuda_max_pool_backward(&pool, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_max_pool2d = {

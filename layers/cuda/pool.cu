@@ -20,12 +20,12 @@ static __device__ __forceinline__ point_t point_of(int64_t i, int64_t height,
                                                    int64_t width, int64_t inner)
 {
     point_t at;
-    int64_t rest = i / inner;
+    int64_t rest = quotient(i, inner);
 
     at.l = i - rest * inner;
-    i = rest / width;
+    i = quotient(rest, width);
     at.w = rest - i * width;
-    at.plane = i / height;
+    at.plane = quotient(i, height);
     at.h = i - at.plane * height;
     return at;
 }
@@ -63,8 +63,8 @@ static __device__ __forceinline__ span_t covering(const sl_cuda_pool_t &p,
     span_t s;
 
     s.first = 0;
-    s.begin = at < p.kernel ? 0 : (at - p.kernel) / p.stride + 1;
-    s.end = at / p.stride + 1;
+    s.begin = at < p.kernel ? 0 : quotient(at - p.kernel, p.stride) + 1;
+    s.end = quotient(at, p.stride) + 1;
     s.end = s.end < n_windows ? s.end : n_windows;
     return s;
 }
@@ -215,7 +215,7 @@ template <typename T> struct global_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t image = i / channels;
+        const int64_t image = quotient(i, channels);
         const T *x = in + image * pixels * channels + (i - image * channels);
         double sum = 0;
 
@@ -265,8 +265,9 @@ template <typename T> struct global_back_each {
     {
         const int64_t pixels = p.in_height * p.in_width;
         const int64_t inner = inner_of(p);
+        const int64_t image = quotient(i, pixels * inner);
         const int64_t from =
-            p.is_last ? i / (pixels * inner) * inner + i % inner : i / pixels;
+            p.is_last ? image * inner + i - quotient(i, inner) * inner : image;
         float v = to_float(((const T *)p.dout)[from]) * (1.0f / (float)pixels);
 
         if (p.prev != NULL) {
@@ -287,10 +288,9 @@ template <typename T> struct up_each {
         const point_t at =
             point_of(i, p.in_height * p.kernel, p.in_width * p.kernel, inner);
 
-        ((T *)p.out)[i] =
-            ((const T *)
-                 p.in)[offset_of(at.plane, at.h / p.kernel, at.w / p.kernel,
-                                 at.l, p.in_height, p.in_width, inner)];
+        ((T *)p.out)[i] = ((const T *)p.in)[offset_of(
+            at.plane, quotient(at.h, p.kernel), quotient(at.w, p.kernel), at.l,
+            p.in_height, p.in_width, inner)];
     }
 };
 

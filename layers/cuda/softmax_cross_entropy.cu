@@ -45,8 +45,7 @@ static int threads_of(int64_t classes)
 static __device__ __forceinline__ int is_target(const spec_t &spec,
                                                 int64_t target)
 {
-    return target >= 0 && target < spec.classes &&
-           target != spec.ignore_index;
+    return target >= 0 && target < spec.classes && target != spec.ignore_index;
 }
 
 /* Where class 0 of a row is, and how far the classes are apart. */

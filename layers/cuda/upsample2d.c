@@ -2,7 +2,6 @@
 /* upsample2d on CUDA devices. */
 #include "layers/attrs_internal.h"
 #include "layers/cuda/images.h"
-#include "layers/layers_internal.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
@@ -25,7 +24,7 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 
     pool.in = run->in[0];
     pool.out = run->out;
-    return sl_cuda_upsample_forward(&pool, sl_cuda_image_queue(stream));
+    return sl_cuda_upsample_forward(&pool, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
@@ -37,7 +36,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     pool.din = run->din[0];
     return pool.din == NULL
                ? SL_OK
-               : sl_cuda_upsample_backward(&pool, sl_cuda_image_queue(stream));
+               : sl_cuda_upsample_backward(&pool, sl_cuda_queue(stream));
 }
 
 const sl_layer_kernels_t sl_cuda_layer_upsample2d = {

@@ -55,7 +55,7 @@ int sl_control_cores_overlap(const char *a, const char *b)
 
 static const char *kind_choice(int i)
 {
-    static const char *const names[SL_DEVICE_N_KINDS] = {"cpu"};
+    static const char *const names[SL_DEVICE_N_KINDS] = {"cpu", "cuda"};
 
     return names[i];
 }

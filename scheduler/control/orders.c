@@ -94,6 +94,10 @@ sl_status_t sl_control_accept(sl_control_t *control,
         }
     }
     control->is_yield_new = 1; /* the floor may be */
+    if (order->action == SL_CONTROL_ACTION_STOP &&
+        control->params.on_stop != NULL) {
+        control->params.on_stop(control->params.interrupt_ctx);
+    }
     sl_control_refresh(control);
     (void)pthread_cond_broadcast(&control->changed);
 out:

@@ -102,6 +102,16 @@ passes 'step 0 ' train gpt.yaml --quiet --checkpoint new --resume auto --steps 0
 want=$(hash_of gpt.yaml --resume c)
 passes 'weights written' checkpoint merge c --output w.safetensors
 passes 'whole state' checkpoint merge c --output a.safetensors --moments
+refuses 1 'a.safetensors is there already' checkpoint merge c \
+    --output a.safetensors
+cp a.safetensors before.safetensors
+refuses 1 'with --force' checkpoint merge c --output a.safetensors --moments
+cmp -s a.safetensors before.safetensors && ok || bad 'a file that was there'
+passes 'whole state' checkpoint merge c --output a.safetensors --moments --force
+COLUMNS=80 "$sluice" checkpoint list c >out 2>err
+if [ "$(wc -L <out)" -le 80 ] && grep -q 'ok, latest' out; then ok; else
+    bad 'a list for 80 columns'
+fi
 passes 'written to s/step-00000024' checkpoint split a.safetensors --output s \
     --shards 3
 same "$want" "$(hash_of gpt.yaml --resume s)" 'merged and split'

@@ -84,6 +84,22 @@ if [ $status -eq 130 ] && grep -q state-hash out; then ok; else
     bad "suspended, SIGTERM: status $status"
 fi
 start --steps 100000000 --job-name stopped
+for value in -5 -.5 101; do
+    "$sluice" ctl share stopped cpu:0 $value >ctl.out 2>ctl.err
+    status=$?
+    if [ $status -eq 2 ] && grep -q "PERCENT.*100" ctl.err; then ok; else
+        bad "ctl share $value: exit status $status"
+    fi
+done
+"$sluice" ctl limit stopped cpu:0 -5 >ctl.out 2>ctl.err
+status=$?
+if [ $status -eq 2 ] && grep -q 'SIZE' ctl.err; then ok; else
+    bad "ctl limit -5: exit status $status"
+fi
+COLUMNS=80 "$sluice" top --once >ctl.out 2>ctl.err
+if [ "$(wc -L <ctl.out)" -le 80 ] && grep -q '^stopped.*running' ctl.out; then ok; else
+    bad 'top in 80 columns'
+fi
 put 1 ', "action": "stop"'
 wait $pid
 status=$?

@@ -21,6 +21,9 @@ standin)
     passes 'device kinds *cpu, cuda' doctor
     passes 'CUDA *runtime 13.0 (built against 13.0), driver for up to 13.0' \
         doctor
+    passes 'cuBLASLt *13.1.0 (built against 13.1.0)$' doctor
+    passes 'cuDNN *9.19.0 (built against 9.19.0)$' doctor
+    passes 'NCCL *2.28.9 (built against 2.28.9)$' doctor
     passes 'gpu 0 *stand-in 0, compute capability 9.0' doctor
     passes '3.00 GiB of memory, 3.00 GiB free' doctor
     passes 'bus 0000:0B:00.0' doctor

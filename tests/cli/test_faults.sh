@@ -131,7 +131,7 @@ start() {
     rm -rf m.jsonl ./*.pid
     if [ "$launcher" = mpi ]; then
         mpirun $as_root --host localhost:2 -np 2 --bind-to none \
-            "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" \
+            "$sluice" train gpt.yaml $quiet --metrics m.jsonl "$@" \
             >both.log 2>&1 &
         job=$!
         return
@@ -140,7 +140,7 @@ start() {
     (
         for rank in 0 1; do
             SLUICE_RANK=$rank SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
-                "$sluice" train gpt.yaml --quiet --metrics m.jsonl "$@" &
+                "$sluice" train gpt.yaml $quiet --metrics m.jsonl "$@" &
             echo $! >$rank.pid
         done
         wait "$(cat 0.pid)"
@@ -167,11 +167,14 @@ pid_of() {
     done
 }
 all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
+quiet=--quiet
 launchers='mpi tcp'
 command -v mpirun >/dev/null || launchers=tcp
 
 for by in $launchers; do
+    quiet=
     start $by
+    quiet=--quiet
     waits 120 0 "$by: two ranks"
     if [ "$(hash_in both.log)" = "$alone" ]; then ok; else
         bad "$by: two ranks: another state"
@@ -204,6 +207,7 @@ for by in $launchers; do
         kill -$number "$(pid_of 1)"
         waits 60 130 "$by: $number to rank 1"
         says both.log "step $(wc -l <m.jsonl)  state-hash" "$by: $number"
+        says both.log "^sluice: interrupted after step $(wc -l <m.jsonl); checkpoint written: checkpoints/step-" "$by: $number"
         if [ -s checkpoints/latest ]; then ok; else
             bad "$by: $number: no checkpoint"
         fi
@@ -214,6 +218,39 @@ for by in $launchers; do
     waits 120 0 "$by: on after a signal"
     if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
         bad "$by: on after a signal: another state"
+    fi
+
+    # a signal to one rank while the other one may not go on: it may, to end
+    for held in 'suspend held.1' 'share held.1 cpu:0 0'; do
+        rm -rf checkpoints
+        start $by --steps 1000000 --checkpoint checkpoints --job-name held
+        until_true steps_done 5
+        # shellcheck disable=SC2086
+        "$sluice" ctl $held >/dev/null || bad "$by: $held"
+        sleep 1
+        kill -TERM "$(pid_of 0)"
+        waits 30 130 "$by: SIGTERM to rank 0 during $held"
+        says both.log 'checkpoint written: checkpoints/step-' "$by: $held"
+    done
+    end=$(step_in both.log)
+    "$sluice" train gpt.yaml --quiet --steps "$end" >through.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad "$by: a signal while a rank is suspended: another state"
+    fi
+    # ... or waits for memory: the step that has not been is not taken
+    rm -rf checkpoints
+    start $by --steps 1000000 --checkpoint checkpoints --job-name held \
+        --rebalance off
+    until_true steps_done 5
+    "$sluice" ctl limit held.1 all 500KiB >/dev/null
+    until_true grep -q 'waiting for a higher limit' both.log
+    kill -USR1 "$(pid_of 0)"
+    waits 30 130 "$by: SIGUSR1 to rank 0 while rank 1 waits for memory"
+    says both.log 'checkpoint written: checkpoints/step-' "$by: no memory"
+    "$sluice" train gpt.yaml --quiet --steps "$(step_in both.log)" \
+        >through.log 2>&1
+    if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
+        bad "$by: a signal while a rank waits for memory: another state"
     fi
 
     # a share of 0 on one rank, for longer than a rank may be silent
@@ -257,7 +294,28 @@ if command -v mpirun >/dev/null; then
 
     uneven gpt.yaml 'gpt.yaml --batch x'
     waits 60 2 'a wrong config on one rank'
-    says both.log 'batch' 'a wrong config on one rank'
+    once 'sluice: error' 'a wrong config on one rank'
+    once 'error: rank 1 (.*batch' 'a wrong config on one rank'
+
+    uneven gpt.yaml 'gpt.yaml --batches 7'
+    waits 60 2 'a wrong option on one rank'
+    once "unrecognized option '--batches'" 'a wrong option on one rank'
+
+    # what is wrong on all is told once
+    for wrong in '--batch x' '--set optimizer.lr=fast' '--batches 7' \
+        '--set no.such=1'; do
+        # shellcheck disable=SC2086
+        start mpi $wrong
+        waits 60 2 "$wrong on all ranks"
+        once '^sluice' "$wrong on all ranks"
+    done
+    sed 's/^train:/trian:/' gpt.yaml >wrong.yaml
+    uneven wrong.yaml wrong.yaml
+    waits 60 2 'a wrong config on all ranks'
+    once trian 'a wrong config on all ranks'
+    uneven none.yaml none.yaml
+    waits 60 2 'no config'
+    once none.yaml 'no config'
 
     uneven gpt.yaml 'gpt.yaml --device-memory 100KiB'
     waits 60 fails 'no memory on one rank'
@@ -288,7 +346,7 @@ if command -v mpirun >/dev/null; then
     says both.log 'there/text.txt' 'a bad batch'
 
     # a memory limit below the need on one rank: all wait, then go on
-    start mpi --steps 400 --dead-after 2 --job-name held
+    start mpi --steps 400 --dead-after 2 --job-name held --rebalance off
     until_true steps_done 5
     "$sluice" ctl limit held.1 all 500KiB >/dev/null
     until_true grep -q 'waiting for a higher limit' both.log
@@ -325,6 +383,9 @@ if command -v mpirun >/dev/null; then
     waits 120 0 'a restart'
     says both.log 'exited on signal 9' 'a restart'
     says both.log '2 processes on localhost:2, from step-' 'a restart'
+    if grep -q 'launch report' both.log; then bad 'a report is shown'; else
+        ok
+    fi
     "$sluice" train gpt.yaml --quiet --steps 1000 >through.log 2>&1
     if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
         bad 'a restart: another state'

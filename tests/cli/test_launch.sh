@@ -65,6 +65,11 @@ progress) # NAME STATUS: a checkpoint, then the end
     echo "$2" >checkpoints/latest
     exit "$3"
     ;;
+reported) # NAME STATUS: of a checkpoint in a folder that is not here
+    echo "before it" >&2
+    echo "sluice launch report: checkpoint $2" >&2
+    exit "$3"
+    ;;
 wait) # until a signal says how to end
     trap 'echo usr1 >>signals; exit 130' USR1
     trap 'echo term >>signals; exit 143' TERM
@@ -203,7 +208,7 @@ refuses 2 'min-ranks 3' --hosts a,b --min-ranks 3 -- train gpt.yaml
 refuses 2 'ranks' --ranks 0 -- train gpt.yaml
 refuses 2 'unrecognized' --rank-s 2 -- train gpt.yaml
 refuses 2 'unrecognized' --ranks 2 -- train gpt.yaml --nonsense
-refuses 1 'nothing.yaml' --ranks 2 -- train nothing.yaml
+refuses 2 'nothing.yaml' --ranks 2 -- train nothing.yaml
 refuses 2 'stepz' --ranks 2 -- train gpt.yaml --set stepz.a=x \
     --set 'train.schedule=stepz'
 printf 'a\nb slots=x\n' >hosts
@@ -246,6 +251,20 @@ run_lacks 2 resume
 run_has 3 'train gpt.yaml .* --resume auto$'
 run_has 6 '--resume auto$'
 says 'from s3'
+# likewise when the folder is not to be seen from here, and ranks tell of it
+launches 0 'exit 1; reported s1 1; reported s2 1; reported s3 1; exit 1; exit 0' \
+    --ranks 2 --restarts 2 -- train gpt.yaml --set checkpoint.dir=elsewhere
+n_runs 6
+run_has 1 ' -x SLUICE_LAUNCHED=1 '
+run_lacks 2 resume
+run_has 3 'train gpt.yaml .* --resume auto$'
+run_has 6 '--resume auto$'
+says 'from s3'
+says '^before it$'
+silent_on 'launch report'
+launches 1 'reported s1 1; exit 1; exit 1; exit 0' --ranks 2 --restarts 1 -- \
+    train gpt.yaml --set checkpoint.dir=elsewhere
+n_runs 3
 # checkpoints of an earlier job, which this one was not told to go on from
 mkdir old
 echo s9 >old/latest

@@ -72,6 +72,13 @@ passes '"accuracy"' eval gpt.yaml --weights w.safetensors --json
 passes 'bubble' plan gpt.yaml --stages 3
 passes '"stages"' plan gpt.yaml --stages 3 --json
 passes '^fits$' plan gpt.yaml
+for width in 80 100; do
+    COLUMNS=$width "$sluice" plan gpt.yaml --stages 3 >out 2>err
+    # sentences are wrapped by the terminal
+    if grep -v '[a-z],\? [a-z]* [a-z]' out | awk -v width=$width \
+        'length($0) > width && !/samples|costs/ {exit 1}' &&
+        grep -q '^stage ' out; then ok; else bad "a plan in $width columns"; fi
+done
 passes 'does not fit: it would fit with ' plan gpt.yaml --device-memory 300KiB
 passes '"peak_bytes"' plan gpt.yaml --recompute auto --json
 refuses 1 'it would fit with ' train gpt.yaml --device-memory 300KiB
@@ -92,7 +99,7 @@ refuses 2 'CONFIG is missing' train
 refuses 2 "no command 'trian'" trian
 refuses 2 'no layer or model' layers convolution
 refuses 2 'unrecognized option' train gpt.yaml --no-such-option
-refuses 1 'nothing.yaml' train nothing.yaml
+refuses 2 'nothing.yaml' train nothing.yaml
 refuses 2 "stepz" train gpt.yaml --set train.stepz=4
 refuses 2 'micro_batches' train gpt.yaml --micro-batches 0
 refuses 2 'steps' train gpt.yaml --steps -1
@@ -132,7 +139,7 @@ refuses 2 'tab.yaml:2' train tab.yaml
 : >empty.yaml
 refuses 2 'model' train empty.yaml
 mkdir folder.yaml
-refuses 1 'folder.yaml' train folder.yaml
+refuses 2 'folder.yaml' train folder.yaml
 if [ -w /dev/full ]; then
     refuses 1 'No space' train gpt.yaml --metrics /dev/full
 fi

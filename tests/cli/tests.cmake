@@ -1,4 +1,5 @@
 sl_test(cli ranks LINK sl_cli)
+sl_test(cli table LINK sl_cli)
 
 # Scripts that run the program. Open MPI is not instrumented for races, and the
 # modules that it unloads leave blocks behind that no leak can be traced to:

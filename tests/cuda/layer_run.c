@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "layers/layers_internal.h"
 #ifdef SL_CUDA_STANDIN
 #include "tests/cuda_standin/blas.h"
 #endif

@@ -208,6 +208,26 @@ static void workspace_is_limited(void **state)
     image_end();
 }
 
+/* What cuDNN has for plain images only. */
+static void plain_copies_are_taken(void **state)
+{
+    static const size_t some[] = {0, 1, 4, 7, 9};
+    image_case_t data;
+    size_t i;
+
+    (void)state;
+    standin_dnn_refuse_last(1);
+    for (i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+        image_check_all(case_of(&shapes[some[i]]));
+    }
+    data = case_of(&shapes[4]);
+    data.dtype = SL_CUDA_F16;
+    data.layouts[0] = SL_LAYOUT_PLAIN;
+    data.is_data = 1;
+    image_check(&data);
+    standin_dnn_refuse_last(0);
+}
+
 static void what_cudnn_lacks_is_refused(void **state)
 {
     const sl_attr_t attrs[] = {{.name = "out", .number = 8},
@@ -345,6 +365,7 @@ int main(void)
         BED_TEST(too_large_a_tensor_is_refused),
 #ifdef SL_CUDA_STANDIN
         BED_TEST(workspace_is_limited),
+        BED_TEST(plain_copies_are_taken),
         BED_TEST(what_cudnn_lacks_is_refused),
         BED_TEST(every_failure_is_told),
         BED_TEST(a_late_failure_stays),

@@ -255,12 +255,21 @@ static void use(void)
 static void every_failure_is_survived(void **state)
 {
     const size_t granularity = standin_granularity();
+    int is_used[STANDIN_N_ENTRIES];
     int entry, n_failures = 0;
 
     (void)state;
+    use();
+    for (entry = 0; entry < STANDIN_N_ENTRIES; entry++) {
+        is_used[entry] = standin_n_calls((standin_entry_t)entry) > 0;
+    }
     for (entry = 0; entry < STANDIN_N_ENTRIES; entry++) {
         uint64_t call = 0;
         int has_failed;
+
+        if (!is_used[entry]) {
+            continue;
+        }
 
         do {
             const sl_status_t expected =

@@ -375,13 +375,14 @@ static void peers_are_let_in(void **state)
     pools_free(&pools);
 }
 
-/* Neither the driver's nor the user's way around it. */
+/* The driver has none of it, or not all; the user or a device of the set does
+ * not want it. */
 static void without_it_regions_are_whole(void **state)
 {
     int round;
 
     (void)state;
-    for (round = 0; round < 3; round++) {
+    for (round = 0; round < 4; round++) {
         pools_t pools = {NULL, NULL, NULL};
         sl_mem_block_t *block;
 
@@ -390,10 +391,14 @@ static void without_it_regions_are_whole(void **state)
         } else if (round == 1) {
             standin_fail(STANDIN_cudaGetDriverEntryPointByVersion, 4,
                          cudaErrorNotSupported, STANDIN_FAIL_CALL);
-        } else {
+        } else if (round == 2) {
             assert_int_equal(setenv("SLUICE_NO_CUDA_VMM", "1", 1), 0);
         }
         pools_make(&pools, 64 * MIB, 0);
+        if (round == 3) {
+            assert_true(sl_mem_cuda_is_virtual(pools.cuda));
+            sl_mem_cuda_stay_whole(pools.cuda);
+        }
         assert_false(sl_mem_cuda_is_virtual(pools.cuda));
         block = block_of(&pools, 3 * MIB);
         put(&pools, block, 4);

@@ -68,6 +68,7 @@ static void make_memory(end_t *end)
     end->in = device_alloc(BYTES);
     ok(cudaMemset(end->out, 1 + end->rank, BYTES));
     ok(cudaMemset(end->in, 99, BYTES));
+    ok(cudaDeviceSynchronize());
 }
 
 static void make_pair(end_t ends[2])
@@ -167,6 +168,7 @@ static void messages_arrive(void **state)
         assert_int_equal(settle(ends[1].comm, received), ncclSuccess);
         check_in(&ends[1], sizes[i]);
         ok(cudaMemset(ends[1].in, 99, BYTES));
+        ok(cudaDeviceSynchronize());
     }
     free_pair(ends);
 }
@@ -216,6 +218,7 @@ static void a_group_keeps_the_order(void **state)
         use(&ends[0]);
         ok(cudaMemset(ends[0].out + i * PART, 10 + i, PART));
     }
+    ok(cudaDeviceSynchronize());
     for (r = 0; r < 2; r++) {
         use(&ends[r]);
         assert_int_equal(ncclGroupStart(), ncclSuccess);
@@ -301,6 +304,8 @@ static void warm_up(end_t ends[2])
 
     assert_int_equal(settle(ends[0].comm, a), ncclSuccess);
     assert_int_equal(settle(ends[1].comm, b), ncclSuccess);
+    ok(cudaStreamSynchronize(ends[0].stream));
+    ok(cudaStreamSynchronize(ends[1].stream));
 }
 
 static void opposite_sends_wait_for_ever(void **state)

@@ -108,6 +108,30 @@ static void no_more_than_so_many_are_in_flight(void **state)
     }
 }
 
+/* With a full window the thread sleeps for several ops, but not when somebody
+ * waits for the first. */
+static void who_waits_is_told_in_time(void **state)
+{
+    sl_op_manager_t *manager = manager_make(16);
+    atomic_int n_queued = 0, n_ended = 0;
+    const work_t work = {10000, &n_queued, &n_ended};
+    uint64_t tickets[40];
+    int i;
+
+    (void)state;
+    for (i = 0; i < 40; i++) {
+        sl_assert_ok(submit_work(manager, "work", work, &tickets[i]));
+    }
+    pause_ms(5); /* it sleeps */
+    for (i = 0; i < 40; i += 3) {
+        sl_assert_ok(sl_op_manager_wait(manager, tickets[i], UINT64_MAX));
+        assert_true(atomic_load(&n_ended) >= i + 1);
+        print_message("%d of %d ", atomic_load(&n_ended) - i - 1, i);
+    }
+    print_message("ended more\n");
+    sl_op_manager_destroy(manager);
+}
+
 /* The thread sleeps until the device has finished, and yet hands over what
  * comes meanwhile. */
 static void an_op_that_comes_while_another_runs_is_handed_over(void **state)
@@ -546,6 +570,7 @@ int main(void)
         T(ops_count_when_the_device_has_finished),
         T(a_host_op_sees_all_before_it),
         T(no_more_than_so_many_are_in_flight),
+        T(who_waits_is_told_in_time),
         T(an_op_that_comes_while_another_runs_is_handed_over),
         T(destroy_runs_what_is_queued_and_in_flight),
         T(cancel_ends_behind_what_is_in_flight),

@@ -343,8 +343,9 @@ static void a_piece_is_charged_as_measured(void **state)
     (void)sl_op_manager_name_stats(ground.manager, names, 4);
     assert_true(stats.charged_ns >= 48 * MS);
     assert_true(names[1].busy_ns + names[2].busy_ns == stats.charged_ns);
-    assert_true(names[1].busy_ns > names[2].busy_ns);
-    assert_true(names[2].busy_ns >= 8 * MS);
+    assert_true(names[1].busy_ns >= 9 * MS); /* the one that went alone */
+    assert_true(names[2].busy_ns >= 3 * MS);
+    assert_true(names[1].min_ns > 0 && names[2].min_ns > 0);
     assert_true(span.busy_ns == stats.charged_ns);
     assert_true(span.end_ns - span.start_ns + 5000 >= span.busy_ns);
     assert_int_equal(stats.n_run, 8);

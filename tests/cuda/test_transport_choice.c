@@ -61,7 +61,7 @@ static void choose(int n_gpus, const choice_t *choice)
         .rows = 4, .n_micro = 2, .n_devices = 1, .n_stages = 3, .n_steps = 1};
 
     standin_set_devices(n_gpus);
-    run.model = fixture_mlp();
+    run.model = fixture_gpt();
     ranks_run(&bed, &run, 3, 1, body_choose, choice);
     sl_model_destroy(run.model);
 }
@@ -139,7 +139,7 @@ static void refused_when_nccl_was_asked_for(void **state)
     standin_set_devices(3);
     standin_fail(STANDIN_ncclGetUniqueId, 2, (cudaError_t)ncclSystemError,
                  STANDIN_FAIL_CALL);
-    run.model = fixture_mlp();
+    run.model = fixture_gpt();
     ranks_run(&bed, &run, 3, 1, body_refused, NULL);
     sl_model_destroy(run.model);
     (void)sl_test_log_take();

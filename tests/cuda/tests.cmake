@@ -40,12 +40,18 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    batch_norm
+    concat
+    conv2d
     dropout
     embedding
+    flatten
     gelu
     layer_norm
+    pool
     relu
-    softmax_cross_entropy)
+    softmax_cross_entropy
+    upsample2d)
 if(SL_HAVE_CUDA)
     set(label gpu)
     if(SL_CUDA STREQUAL "STANDIN")
@@ -74,6 +80,7 @@ if(SL_CUDA STREQUAL "STANDIN")
 
     sl_test(cuda standin LINK sl_cuda_test_kernels)
     sl_test(cuda standin_failures LINK sl_cuda_test_kernels)
+    sl_test(cuda standin_dnn LINK sl_cuda_test_kernels)
     sl_test(cuda memory LINK sl_memory)
     foreach(name devices op_manager sections share)
         sl_test(cuda ${name} LINK sl_scheduler sl_cuda_test_kernels)
@@ -162,8 +169,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     if(NOT SL_SANITIZE)
         add_test(NAME cuda.gpu_script
             COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/run.sh --standin
-                --build ${PROJECT_BINARY_DIR} --only doctor,ops)
+                --build ${PROJECT_BINARY_DIR})
         set_tests_properties(cuda.gpu_script PROPERTIES LABELS cuda
-            TIMEOUT 900 RUN_SERIAL TRUE)
+            TIMEOUT 1800 RUN_SERIAL TRUE)
     endif()
 endif()

@@ -58,6 +58,11 @@ const char *cublasLtGetStatusName(cublasStatus_t status)
     return "unknown";
 }
 
+size_t cublasLtGetVersion(void)
+{
+    return CUBLAS_VERSION;
+}
+
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
     switch (status) {

@@ -18,6 +18,7 @@ static _Thread_local char detail[DETAIL_BYTES];
 /* guarded by the lock */
 static int n_live;
 static int refused_type = -1;
+static int is_last_refused;
 
 void standin_dnn_refuse(int data_type)
 {
@@ -26,12 +27,20 @@ void standin_dnn_refuse(int data_type)
     unlock();
 }
 
-int dnn_is_refused(cudnnDataType_t type)
+void standin_dnn_refuse_last(int is_refused)
+{
+    lock();
+    is_last_refused = is_refused;
+    unlock();
+}
+
+int dnn_is_refused(cudnnDataType_t type, cudnnTensorFormat_t format)
 {
     int is_refused;
 
     lock();
-    is_refused = refused_type == (int)type;
+    is_refused = refused_type == (int)type ||
+                 (is_last_refused && format == CUDNN_TENSOR_NHWC);
     unlock();
     return is_refused;
 }

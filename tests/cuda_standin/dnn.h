@@ -23,6 +23,9 @@ extern "C" {
 /** Convolutions of this type are not supported from now on; -1: all are. */
 void standin_dnn_refuse(int data_type);
 
+/** Convolutions of images with channels last are not supported from now on. */
+void standin_dnn_refuse_last(int is_refused);
+
 /** Graphs with this many matrix products or more are not supported from now
  *  on; 0: all are. */
 void standin_dnn_refuse_graphs(int n_products);
@@ -82,7 +85,7 @@ dnn_fail(cudnnStatus_t code, const char *fmt, ...);
 
 void *dnn_make(size_t bytes); /* zeroed; of a descriptor: counted */
 void dnn_free(void *descriptor);
-int dnn_is_refused(cudnnDataType_t type);
+int dnn_is_refused(cudnnDataType_t type, cudnnTensorFormat_t format);
 
 /* Bytes that a piece of work uses. */
 typedef struct dnn_use {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions of images with channels last, in float. */
+/* Convolutions in float, of images with channels last; plain ones are turned
+ * first. */
 #define SL_STANDIN_INSIDE
 #include <stdlib.h>
 #include <string.h>
@@ -99,8 +100,8 @@ static cudnnStatus_t describe(const cudnnTensorDescriptor_t x,
         c->compute != CUDNN_DATA_FLOAT) {
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "types differ");
     }
-    if (x->format != CUDNN_TENSOR_NHWC || y->format != CUDNN_TENSOR_NHWC ||
-        w->format != CUDNN_TENSOR_NHWC || dnn_is_refused(x->type)) {
+    if (x->format != y->format || x->format != w->format ||
+        dnn_is_refused(x->type, x->format)) {
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "layout or type");
     }
     if (c->groups < 1 || x->c != w->c * c->groups || w->k % c->groups != 0 ||
@@ -153,6 +154,53 @@ static cudnnStatus_t size_of(conv_kind_t kind, int number, const conv_t *conv,
     }
     *bytes_p = workspace_of(algo, conv);
     return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- layouts ---- */
+
+/* Where element i, with channels last, of [n, pixels, c] lies in memory. */
+static size_t place_of(const conv_t *conv, size_t i, size_t c, size_t pixels)
+{
+    const size_t image = i / (c * pixels), pixel = i / c % pixels;
+
+    return conv->x.format == CUDNN_TENSOR_NHWC
+               ? i
+               : (image * c + i % c) * pixels + pixel;
+}
+
+/* Channels and pixels of an operand; n: its elements. */
+static size_t shape_of(const conv_t *conv, char operand, size_t *c_p,
+                       size_t *pixels_p)
+{
+    if (operand == 'w') {
+        *c_p = (size_t)conv->w.c;
+        *pixels_p = (size_t)conv->w.h * (size_t)conv->w.w;
+        return filter_elements(&conv->w);
+    }
+    *c_p = (size_t)(operand == 'x' ? conv->x.c : conv->y.c);
+    *pixels_p = operand == 'x' ? (size_t)conv->x.h * (size_t)conv->x.w
+                               : (size_t)conv->y.h * (size_t)conv->y.w;
+    return image_elements(operand == 'x' ? &conv->x : &conv->y);
+}
+
+/* An operand as floats, channels last. */
+static float *load(const conv_t *conv, char operand, const void *array,
+                   int is_tf32)
+{
+    size_t c, pixels;
+    const size_t n = shape_of(conv, operand, &c, &pixels);
+    float *values = dnn_floats(conv->x.type, array, n, is_tf32);
+    float *turned = malloc((n + 1) * sizeof(*turned));
+    size_t i;
+
+    if (turned == NULL) {
+        abort();
+    }
+    for (i = 0; i < n; i++) {
+        turned[i] = values[place_of(conv, i, c, pixels)];
+    }
+    free(values);
+    return turned;
 }
 
 /* ---- sums ---- */
@@ -317,13 +365,14 @@ static float *zeros(size_t n)
 
 /* result = alpha sums + beta result; unsteady ones in the last bits differ
  * from run to run, as where the order of sums does. */
-static void put_result(const conv_task_t *job, const float *sums, size_t n)
+static void put_result(const conv_task_t *job, const float *sums, char operand)
 {
-    static unsigned n_runs; /* streams race for it: so be it */
+    static unsigned n_runs;
     const cudnnDataType_t type = job->conv.x.type;
     void *to = (void *)(uintptr_t)job->result;
     float factor = job->alpha;
-    size_t i;
+    size_t c, pixels, i;
+    const size_t n = shape_of(&job->conv, operand, &c, &pixels);
 
     if (job->is_unsteady) {
         factor *=
@@ -332,9 +381,10 @@ static void put_result(const conv_task_t *job, const float *sums, size_t n)
                 0x1p-20f;
     }
     for (i = 0; i < n; i++) {
-        const float old = job->beta == 0 ? 0 : dnn_load(type, to, i);
+        const size_t place = place_of(&job->conv, i, c, pixels);
+        const float old = job->beta == 0 ? 0 : dnn_load(type, to, place);
 
-        dnn_store(type, to, i, factor * sums[i] + job->beta * old);
+        dnn_store(type, to, place, factor * sums[i] + job->beta * old);
     }
 }
 
@@ -342,35 +392,31 @@ static void conv_run(task_t *task)
 {
     const conv_task_t *job = (const conv_task_t *)(const void *)task;
     const conv_t *conv = &job->conv;
-    const cudnnDataType_t type = conv->x.type;
     const int is_tf32 =
-        type == CUDNN_DATA_FLOAT && conv->c.math != CUDNN_FMA_MATH;
-    const size_t n_x = image_elements(&conv->x), n_y = image_elements(&conv->y);
-    const size_t n_w = filter_elements(&conv->w);
+        conv->x.type == CUDNN_DATA_FLOAT && conv->c.math != CUDNN_FMA_MATH;
     walk_t walk = {.conv = conv};
 
     if (job->workspace_bytes > 0) {
         memset((void *)(uintptr_t)job->workspace, 0xff, job->workspace_bytes);
     }
-    walk.x = job->kind == BACKWARD_DATA
-                 ? zeros(n_x)
-                 : dnn_floats(type, job->a, n_x, is_tf32);
-    walk.y = job->kind == FORWARD ? zeros(n_y)
-                                  : dnn_floats(type, job->b, n_y, is_tf32);
-    walk.w = job->kind == BACKWARD_FILTER
-                 ? zeros(n_w)
-                 : dnn_floats(type, job->kind == FORWARD ? job->b : job->a, n_w,
-                              is_tf32);
+    walk.x = job->kind == BACKWARD_DATA ? zeros(image_elements(&conv->x))
+                                        : load(conv, 'x', job->a, is_tf32);
+    walk.y = job->kind == FORWARD ? zeros(image_elements(&conv->y))
+                                  : load(conv, 'y', job->b, is_tf32);
+    walk.w =
+        job->kind == BACKWARD_FILTER
+            ? zeros(filter_elements(&conv->w))
+            : load(conv, 'w', job->kind == FORWARD ? job->b : job->a, is_tf32);
     if (job->kind == FORWARD) {
         walk.w = turn_weights(conv, walk.w);
     }
     walk_all(&walk, job->kind);
     if (job->kind == FORWARD) {
-        put_result(job, walk.y, n_y);
+        put_result(job, walk.y, 'y');
     } else if (job->kind == BACKWARD_DATA) {
-        put_result(job, walk.x, n_x);
+        put_result(job, walk.x, 'x');
     } else {
-        put_result(job, walk.w, n_w);
+        put_result(job, walk.w, 'w');
     }
     free(walk.x);
     free(walk.y);
@@ -388,11 +434,9 @@ typedef struct conv_call {
 
 static size_t operand_bytes(const conv_t *conv, char operand)
 {
-    const size_t n = operand == 'x'   ? image_elements(&conv->x)
-                     : operand == 'y' ? image_elements(&conv->y)
-                                      : filter_elements(&conv->w);
+    size_t c, pixels;
 
-    return n * dnn_type_bytes(conv->x.type);
+    return shape_of(conv, operand, &c, &pixels) * dnn_type_bytes(conv->x.type);
 }
 
 static cudnnStatus_t start(cudnnHandle_t handle, const conv_call_t *call,

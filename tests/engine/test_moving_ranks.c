@@ -206,7 +206,7 @@ static void a_rank_without_room_keeps_all_as_they_were(void **state)
     sl_model_destroy(run.model);
 }
 
-/* ---- ranks that disagree, replicas ---- */
+/* ---- ranks that disagree ---- */
 
 static void ask_for_different_cuts(bed_member_t *member)
 {
@@ -309,37 +309,6 @@ static void a_failure_ends_a_move_on_all_ranks(void **state)
     sl_model_destroy(run.model);
 }
 
-static void move_with_replicas(bed_member_t *member)
-{
-    const int n = member->params.model->n_layers;
-    const int cuts[3] = {0, 1, n};
-
-    if (!member_create(member)) {
-        return;
-    }
-    (void)MEMBER_CHECK(member,
-                       sl_engine_repartition(member->engine, cuts, NULL) ==
-                           SL_ERR_UNSUPPORTED);
-    (void)take_step(member, 0);
-}
-
-static void replicas_are_refused(void **state)
-{
-    static rank_bed_t bed;
-    fixture_run_t run = {.rows = 8,
-                         .n_micro = 2,
-                         .n_devices = 1,
-                         .n_stages = 2,
-                         .n_replicas = 2,
-                         .n_steps = 1};
-
-    (void)state;
-    run.model = fixture_resnet();
-    ranks_run(&bed, &run, 4, 1, move_with_replicas, NULL);
-    (void)sl_test_log_take();
-    sl_model_destroy(run.model);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,7 +319,6 @@ int main(void)
         sl_unit_test(ranks_must_ask_for_the_same),
         sl_unit_test(ranks_fail_with_one_status),
         sl_unit_test(a_failure_ends_a_move_on_all_ranks),
-        sl_unit_test(replicas_are_refused),
     };
 
     return cmocka_run_group_tests_name("engine.moving_ranks", tests, NULL,

@@ -565,6 +565,104 @@ static void one_that_leaves_a_failed_job_is_not_waited_for(void **state)
     run_ranks(3, &params, do_run_away, NULL);
 }
 
+/* ---- a wish ---- */
+
+static atomic_int wisher; /* the rank that wishes; -1: nobody yet */
+
+static int is_wished(void *ctx)
+{
+    return sl_world_rank(ctx) == atomic_load(&wisher);
+}
+
+static int hears_the_wish(const sl_world_t *world)
+{
+    int n;
+
+    for (n = 0; n < 2000 && !sl_world_is_wished(world); n++) {
+        bed_sleep_us(5000);
+    }
+    return sl_world_is_wished(world);
+}
+
+/* Rank 1 wishes while rank 0 waits for rank 2, which waits for the wish; with
+ * `args`, while the job has failed and nobody has recovered. */
+static void do_wish(sl_world_t *world, const void *args)
+{
+    const int is_failed = *(const int *)args;
+    const int rank = sl_world_rank(world);
+    int data = 7;
+
+    sl_world_wish_set(world, is_wished, world);
+    do_one_sum(world, NULL);
+    (void)BED_CHECK(!sl_world_is_wished(world));
+    if (is_failed && rank == 0) {
+        sl_world_abort(world, SL_ERR_IO, "for a test");
+    }
+    if (rank == 1) {
+        bed_sleep_us(20000);
+        atomic_store(&wisher, 1);
+    }
+    if (rank == 0 && !is_failed) {
+        (void)BED_CHECK(sl_world_get(world, 2, &data, sizeof(data)) == SL_OK);
+        (void)BED_CHECK(sl_world_is_wished(world));
+    } else {
+        (void)BED_CHECK(hears_the_wish(world));
+    }
+    if (rank == 2 && !is_failed) {
+        bed_sleep_us(20000); /* rank 0 hears of it too */
+        (void)BED_CHECK(sl_world_put(world, 0, &data, sizeof(data)) == SL_OK);
+    }
+    sl_world_wish_set(world, NULL, NULL);
+    if (is_failed) {
+        (void)BED_CHECK(sl_world_recover(world) == SL_OK);
+        (void)BED_CHECK(sl_world_is_wished(world));
+    }
+    do_one_sum(world, NULL);
+}
+
+static void a_wish_reaches_ranks_that_wait(void **state)
+{
+    sl_world_params_t params = quick_params();
+    int is_failed;
+
+    (void)state;
+    assert_false(sl_world_is_wished(NULL));
+    sl_world_wish_set(NULL, is_wished, NULL);
+    params.heartbeat_ns = 5000000;
+    for (is_failed = 0; is_failed <= 1; is_failed++) {
+        atomic_store(&wisher, -1);
+        run_ranks(3, &params, do_wish, &is_failed);
+    }
+}
+
+static void do_hang_early(sl_world_t *world, const void *args)
+{
+    double value = 0.0;
+
+    (void)args;
+    sl_world_dead_after(world, 600000000);
+    do_one_sum(world, NULL);
+    if (sl_world_rank(world) == 1) {
+        bed_sleep_us(1500000); /* slow is not hung */
+        sl_world_hook_stall(world, 1);
+        bed_sleep_us(4000000);
+        sl_world_hook_stall(world, 0);
+    }
+    (void)BED_CHECK(sl_world_sum(world, &value, 1) == SL_ERR_CANCELED);
+    (void)BED_CHECK(sl_world_recover(world) == SL_ERR_COMM);
+}
+
+static void the_time_until_a_rank_is_hung_can_be_changed(void **state)
+{
+    sl_world_params_t params;
+
+    (void)state;
+    sl_world_dead_after(NULL, 1);
+    sl_world_params_default(&params);
+    run_ranks(3, &params, do_hang_early, NULL);
+    sl_assert_contains(sl_test_log_take(), "has not answered for");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -583,6 +681,8 @@ int main(void)
         sl_unit_test(a_slow_rank_is_waited_for),
         sl_unit_test(a_rank_that_does_not_answer_is_named),
         sl_unit_test(one_that_leaves_a_failed_job_is_not_waited_for),
+        sl_unit_test(a_wish_reaches_ranks_that_wait),
+        sl_unit_test(the_time_until_a_rank_is_hung_can_be_changed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

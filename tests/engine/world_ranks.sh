@@ -13,6 +13,12 @@ victim=${5:-0}
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 run=$mode
+# two processes with a message of 2.3 GB each, and what a link copies
+if [ "$mode" = huge ] &&
+    [ "$(awk '/MemAvailable/ {print $2}' /proc/meminfo)" -lt 8000000 ]; then
+    echo "too little memory for a message of more than 2 GiB"
+    exit 77
+fi
 [ "$mode" != orphan ] || run=kill
 
 # exit status: of the first rank that fails

@@ -169,6 +169,7 @@ static void shift_input(sl_layer_bed_t *bed, float by)
         bed->plain_in[0][i] += by;
     }
     sl_layer_to_tensor(desc, bed->plain_in[0], in);
+    sl_layer_from_tensor(desc, in, bed->plain_in[0]);
     bed->run.in[0] = in;
 }
 
@@ -183,6 +184,11 @@ static void test_large_mean(void **state)
 
     (void)state;
     assert_true(near != NULL && far != NULL);
+    if (sl_layer_bed_dtype() != SL_DTYPE_F32) {
+        free(far);
+        free(near);
+        return; /* the inputs themselves would be lost */
+    }
     sl_layer_bed_init(&bed, &check, 1);
     sl_assert_ok(sl_layer_bed_forward(&bed));
     sl_layer_from_tensor(&bed.plan.out, bed.run.out, near);

@@ -17,6 +17,14 @@
 extern "C" {
 #endif
 
+#define CUBLAS_VER_MAJOR 13
+#define CUBLAS_VER_MINOR 1
+#define CUBLAS_VER_PATCH 0
+#define CUBLAS_VERSION                                                         \
+    (CUBLAS_VER_MAJOR * 10000 + CUBLAS_VER_MINOR * 100 + CUBLAS_VER_PATCH)
+
+size_t cublasLtGetVersion(void);
+
 /** Name, number and text of the library's results. */
 #define SL_STANDIN_BLAS_STATUS_MAP(X)                                          \
     X(CUBLAS_STATUS_SUCCESS, 0, "success")                                     \
