@@ -53,6 +53,31 @@ static void *ref_ptr(const sl_ref_t *ref)
     return ref == NULL ? NULL : ref->block->ptr;
 }
 
+/* Whether its layers can take these values of the batch, where their kernels
+ * do not look themselves. */
+static sl_status_t check_input(const sl_pass_t *pass, int value,
+                               const void *rows)
+{
+    sl_status_t status = SL_OK;
+    int l, i;
+
+    for (l = 0; l < pass->stage->n_layers; l++) {
+        const sl_stage_layer_t *layer = &pass->stage->layers[l];
+        const sl_layer_plan_t *plan = &pass->set->plans[l];
+
+        if (layer->layer->ops->kernels[plan->kind]->checks_input) {
+            continue;
+        }
+        for (i = 0; i < layer->layer->n_inputs; i++) {
+            if (layer->inputs[i] == value) {
+                SL_TRY(status, sl_layer_check_input(plan, i, rows), out);
+            }
+        }
+    }
+out:
+    return status;
+}
+
 /* The batch's rows of this micro-batch into device memory. */
 static sl_status_t load_input(const sl_pass_t *pass, int value)
 {
@@ -66,7 +91,9 @@ static sl_status_t load_input(const sl_pass_t *pass, int value)
 
     /* a rehearsal's batch has no contents */
     copy.src = rows == NULL ? NULL : rows + row_bytes * (size_t)pass->first_row;
-
+    if (rows != NULL && !pass->step.is_recompute) {
+        SL_TRY(status, check_input(pass, value, copy.src), out);
+    }
     SL_TRY(status,
            sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION, bytes,
                          &pass->micro->values[value]),

@@ -156,29 +156,15 @@ out:
 
 sl_status_t sl_stage_params_alloc(sl_stage_t *stage)
 {
-    size_t most = 1;
-    void *zeros;
     sl_status_t status;
     int p;
 
-    for (p = 0; p < stage->n_params; p++) {
-        const size_t bytes = stage->params[p].desc->storage_bytes;
-
-        most = bytes > most ? bytes : most;
-    }
-    zeros = calloc(1, most);
-    if (zeros == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
-                "stage %d: no host memory for %zu bytes", stage->index, most);
-    }
     SL_TRY(status, sl_buckets_alloc(stage), out);
     for (p = 0; p < stage->n_params; p++) {
-        SL_TRY(status, param_alloc(stage, &stage->params[p], zeros), out);
+        SL_TRY(status, param_alloc(stage, &stage->params[p]), out);
     }
 out:
-    /* the copies that were queued read `zeros` */
     SL_KEEP(status, sl_device_drain(stage->device));
-    free(zeros);
     return status;
 }
 

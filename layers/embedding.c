@@ -73,6 +73,11 @@ static sl_status_t declare_params(sl_layer_t *layer, const sl_tensor_desc_t *in)
     return SL_OK;
 }
 
+static int is_token(const sl_embedding_attrs_t *attrs, int32_t value)
+{
+    return value >= 0 && value < attrs->vocab;
+}
+
 /* No token may reach outside of the table. */
 static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
                                const int32_t *values)
@@ -83,9 +88,13 @@ static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
     char label[SL_LAYER_LABEL_BYTES];
     sl_status_t status = SL_OK;
     int64_t i;
+    int has_bad = 0;
 
-    for (i = 0; i < n; i++) {
-        if (values[i] < 0 || values[i] >= attrs->vocab) {
+    for (i = 0; i < n; i++) { /* a vector loop */
+        has_bad |= !is_token(attrs, values[i]);
+    }
+    for (i = 0; has_bad && i < n; i++) {
+        if (!is_token(attrs, values[i])) {
             SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                     "%s: token %" PRId32 " in row %" PRId64
                     ", position %" PRId64 " is not in 0..%" PRId64,

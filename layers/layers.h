@@ -189,6 +189,9 @@ typedef struct sl_layer_kernels {
                               const float *plain, void *storage);
     sl_status_t (*param_unpack)(const sl_layer_t *layer, int param,
                                 const void *storage, float *plain);
+    /** (optional) Forward and backward fail for what sl_layer_check_input()
+     *  refuses. Default: they do not look. */
+    int checks_input;
 } sl_layer_kernels_t;
 
 /** A layer type. One file a type; see SL_LAYER_BUILTIN_MAP. */
@@ -258,8 +261,9 @@ SL_API void sl_layer_plan_cleanup(sl_layer_plan_t *plan);
 /**
  * Whether integers of the batch may be input `input` of the layer: tokens of
  * its table, classes. `values` are in host memory, of the shape plan->in has.
- * Kernels cannot stop a job everywhere: whoever takes a batch to a device
- * asks first. Inputs that are not integers pass unread.
+ * Kernels cannot stop a job on every kind of device: whoever takes a batch to
+ * one where they do not look asks first. Inputs that are not integers pass
+ * unread.
  *
  * @return SL_OK, SL_ERR_INVALID_ARG for the first that is not
  */

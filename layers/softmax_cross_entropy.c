@@ -65,6 +65,13 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     return SL_OK;
 }
 
+/* A class, or the target that does not count. */
+static int is_target(const sl_loss_attrs_t *attrs, int64_t classes,
+                     int32_t value)
+{
+    return (value >= 0 && value < classes) || value == attrs->ignore_index;
+}
+
 static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
                                const int32_t *values)
 {
@@ -74,10 +81,13 @@ static sl_status_t check_input(const sl_layer_plan_t *plan, int input,
     char label[SL_LAYER_LABEL_BYTES];
     sl_status_t status = SL_OK;
     int64_t row;
+    int has_bad = 0;
 
-    for (row = 0; row < rows; row++) {
-        if ((values[row] < 0 || values[row] >= classes) &&
-            values[row] != attrs->ignore_index) {
+    for (row = 0; row < rows; row++) { /* a vector loop */
+        has_bad |= !is_target(attrs, classes, values[row]);
+    }
+    for (row = 0; has_bad && row < rows; row++) {
+        if (!is_target(attrs, classes, values[row])) {
             SL_FAIL(status, SL_ERR_INVALID_ARG, out,
                     "%s: target %" PRId32 " of row %" PRId64
                     " is not one of %" PRId64

@@ -123,6 +123,7 @@ typedef struct sl_control_device {
     int n_threads;           /**< kernel threads */
     char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< them, as "0-3,8"; "" =
                                                      not known */
+    char gpu_id[48]; /**< as sl_device_t's; "" = none */
 } sl_control_device_t;
 
 /** job.json: written once. */

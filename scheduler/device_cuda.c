@@ -224,6 +224,23 @@ out:
 
 /* ---- one device ---- */
 
+static sl_status_t name_gpu(int gpu, char *text, size_t text_bytes)
+{
+    struct cudaDeviceProp prop;
+    const unsigned char *id = (const unsigned char *)prop.uuid.bytes;
+    sl_status_t status;
+
+    SL_TRY(status, SL_CUDA(cudaGetDeviceProperties(&prop, gpu)), out);
+    (void)snprintf(text, text_bytes,
+                   "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+                   "%02x%02x%02x%02x%02x%02x",
+                   id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7],
+                   id[8], id[9], id[10], id[11], id[12], id[13], id[14],
+                   id[15]);
+out:
+    return status;
+}
+
 /* Let the other GPUs of the set use its memory, where they can. */
 static sl_status_t share_memory(const sl_device_plan_t *plan, int gpu,
                                 sl_mem_cuda_t *cuda)
@@ -265,6 +282,8 @@ sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
                    device->index);
     device->gpu = plan->gpus[device->index];
     device->n_threads = 1;
+    SL_TRY(status,
+           name_gpu(device->gpu, device->gpu_id, sizeof(device->gpu_id)), out);
     SL_TRY(status, sl_mem_cuda_create(device->gpu, &cuda), out);
     device->own = cuda;
     SL_TRY(status, share_memory(plan, device->gpu, cuda), out);

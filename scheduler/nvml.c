@@ -74,7 +74,7 @@ struct sl_nvml {
         NVML_NEEDED_MAP(X)
         NVML_OPTIONAL_MAP(X)
 #undef X
-            const char *(*nvmlErrorString)(int);
+        const char *(*nvmlErrorString)(int);
     } call;
 };
 

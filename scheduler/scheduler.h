@@ -323,6 +323,8 @@ typedef struct sl_device {
     int n_cores;   /**< cores it is bound to; 0 = not bound */
     int gpu;       /**< of a CUDA device: as CUDA numbers them. Devices of a set
                         may share a GPU. Else -1 */
+    char gpu_id[48]; /**< its serial number, as nvidia-smi writes it; equal in
+                          all processes. Else "" */
     sl_mem_t *mem;
     sl_op_manager_t *ops;
     void *own; /**< the kind's own */

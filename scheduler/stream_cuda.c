@@ -163,12 +163,26 @@ static void settle(void *ctx)
 
 /* ---- graphs ---- */
 
+/* As SL_CUDA(), but no error: without a capture it goes on. */
+static sl_status_t capture_status(cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess) {
+        return SL_OK;
+    }
+    (void)cudaGetLastError();
+    sl_fail_record(1, __FILE__, __LINE__, "%s: %s (%s)", call,
+                   cudaGetErrorString(error), cudaGetErrorName(error));
+    return SL_ERR_DEVICE;
+}
+
 static sl_status_t capture_begin(void *ctx)
 {
     const executor_t *executor = ctx;
 
-    return SL_CUDA(cudaStreamBeginCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
-                                          cudaStreamCaptureModeThreadLocal));
+    return capture_status(
+        cudaStreamBeginCapture(queue_of(executor, SL_OP_QUEUE_MAIN),
+                               cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
 }
 
 /* One that is not valid ends with an error. */
@@ -222,14 +236,17 @@ static sl_status_t capture_end(void *ctx, void **graph_p)
     cudaGraph_t graph = NULL;
     sl_status_t status;
 
-    status = SL_CUDA(
-        cudaStreamEndCapture(queue_of(executor, SL_OP_QUEUE_MAIN), &graph));
+    status = capture_status(
+        cudaStreamEndCapture(queue_of(executor, SL_OP_QUEUE_MAIN), &graph),
+        "cudaStreamEndCapture");
     if (status < 0) {
         capture_cancel(ctx);
         return status;
     }
     if (*graph_p == NULL || !update(*graph_p, graph)) {
-        SL_TRY(status, SL_CUDA(cudaGraphInstantiate(&exec, graph, 0)),
+        SL_TRY(status,
+               capture_status(cudaGraphInstantiate(&exec, graph, 0),
+                              "cudaGraphInstantiate"),
                out_graph);
         if (*graph_p != NULL) {
             drop(ctx, *graph_p);

@@ -121,4 +121,5 @@ const sl_layer_kernels_t sl_cpu_embedding = {
     .plan = plan,
     .forward = forward,
     .backward = backward,
+    .checks_input = 1,
 };

@@ -297,4 +297,5 @@ const sl_layer_kernels_t sl_cpu_softmax_cross_entropy = {
     .plan = plan,
     .forward = forward,
     .backward = backward,
+    .checks_input = 1,
 };

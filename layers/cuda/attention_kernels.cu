@@ -130,7 +130,9 @@ static rows_t rows_of(const sl_cuda_attention_rows_t *args)
 
 static shape_t rows_shape(const sl_cuda_attention_rows_t *args)
 {
-    const int n_threads = args->keys <= 64 ? 32 : args->keys <= 512 ? 128 : 256;
+    const int n_threads = args->keys <= 256    ? 32
+                          : args->keys <= 1024 ? 128
+                                               : 256;
 
     return shape_of(blocks_for(args->heads * args->rows, 1), n_threads);
 }

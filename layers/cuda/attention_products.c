@@ -7,8 +7,7 @@
 #include "layers/attention_internal.h"
 #include "layers/cuda/attention_kernels.h"
 #include "layers/cuda/blas.h"
-#include "layers/cuda/types.h"
-#include "layers/layers_internal.h"
+#include "layers/cuda/cuda_layers.h"
 
 enum {
     NAME_BYTES = SL_LAYER_LABEL_BYTES + 48,
@@ -264,6 +263,7 @@ sl_cuda_attention_products_create(const sl_layer_t *layer,
                                   const sl_cuda_attention_shape_t *shape,
                                   sl_cuda_attention_products_t **products_p)
 {
+    const sl_tensor_desc_t desc = {.dtype = shape->dtype};
     sl_cuda_attention_products_t *all = calloc(1, sizeof(*all));
     char label[SL_LAYER_LABEL_BYTES];
     sl_status_t status;
@@ -273,7 +273,7 @@ sl_cuda_attention_products_create(const sl_layer_t *layer,
                 sl_layer_label(layer, label));
     }
     all->shape = *shape;
-    all->type = sl_cuda_type_from(shape->dtype);
+    all->type = sl_cuda_type_of(&desc);
     all->width = shape->heads * shape->head_dim;
     all->block_rows = block_rows_of(shape);
     all->key_step =

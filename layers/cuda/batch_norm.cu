@@ -143,13 +143,32 @@ static __device__ void accumulate(const finish_args_t &a, int64_t c,
     }
 }
 
+/* Mean and variance of the micro-batch. */
+template <typename T>
+static __device__ void moments(const T *x, const finish_args_t &a, int64_t c,
+                               double *mean_p, double *var_p)
+{
+    const double n = (double)a.shape.values;
+    const double s = sum_parts(a.partial, a.shape, 0, c);
+    const double q = sum_parts(a.partial, a.shape, 1, c);
+    const double d = s / n;
+    double m2 = q - s * d;
+
+    m2 = m2 < 0.0 ? 0.0 : m2; /* of rounding; NaN stays */
+    *mean_p = (double)shift_of(x, c, a.shape.is_last, a.shape.pixels) + d;
+    *var_p = m2 / n;
+    if (a.sums != NULL && is_channel_leader(a.shape)) {
+        accumulate(a, c, *mean_p, m2);
+    }
+}
+
 template <typename T>
 static __global__ void forward_finish(const T *x, finish_args_t a)
 {
     const int64_t channels = a.shape.channels;
 
-    for (int64_t c = grid_thread(); c < channels; c += grid_threads()) {
-        const double n = (double)a.shape.values;
+    for (int64_t c = channel_first(a.shape); c < channels;
+         c += channel_step(a.shape)) {
         double mean, var;
         float rstd;
 
@@ -157,17 +176,10 @@ static __global__ void forward_finish(const T *x, finish_args_t a)
             mean = (double)a.running_mean[c];
             var = (double)a.running_var[c];
         } else {
-            const double s = sum_parts(a.partial, &a.shape, 0, c);
-            const double q = sum_parts(a.partial, &a.shape, 1, c);
-            const double d = s / n;
-            double m2 = q - s * d;
-
-            m2 = m2 < 0.0 ? 0.0 : m2; /* of rounding; NaN stays */
-            mean = (double)shift_of(x, c, a.shape.is_last, a.shape.pixels) + d;
-            var = m2 / n;
-            if (a.sums != NULL) {
-                accumulate(a, c, mean, m2);
-            }
+            moments(x, a, c, &mean, &var);
+        }
+        if (!is_channel_leader(a.shape)) {
+            continue;
         }
         rstd = (float)(1.0 / sqrt(var + a.eps));
         if (a.saved != NULL) {
@@ -244,10 +256,8 @@ static sl_status_t forward_statistics(const sl_cuda_batch_norm_t *args,
     launch_reads(args->weight, channel_bytes(args));
     launch_reads(args->bias, channel_bytes(args));
     launch_writes(a.factors, factors_bytes(args));
-    status =
-        launch("batch norm statistics",
-               shape_of(blocks_for(args->channels, ITEM_THREADS), ITEM_THREADS),
-               stream, forward_finish<T>, x, a);
+    status = launch("batch norm statistics", channel_threads(shape), stream,
+                    forward_finish<T>, x, a);
 out:
     return status;
 }
@@ -338,14 +348,18 @@ static __global__ void backward_finish(gradients_t a)
 {
     const int64_t channels = a.shape.channels;
 
-    for (int64_t c = grid_thread(); c < channels; c += grid_threads()) {
+    for (int64_t c = channel_first(a.shape); c < channels;
+         c += channel_step(a.shape)) {
         const double n = (double)a.shape.values;
         const double rstd = (double)a.saved[channels + c];
-        const double s = sum_parts(a.partial, &a.shape, 0, c);
-        const double q = sum_parts(a.partial, &a.shape, 1, c);
+        const double s = sum_parts(a.partial, a.shape, 0, c);
+        const double q = sum_parts(a.partial, a.shape, 1, c);
         const double k1 = (double)a.weight[c] * rstd;
         const float dweight = (float)(q * rstd), dbias = (float)s;
 
+        if (!is_channel_leader(a.shape)) {
+            continue;
+        }
         if (a.dweight != NULL) {
             a.dweight[c] = a.is_first ? dweight : a.dweight[c] + dweight;
         }
@@ -453,8 +467,8 @@ static sl_status_t backward_sums(const sl_cuda_batch_norm_t *args, void *stream)
     launch_writes(args->dweight, channel_bytes(args));
     launch_writes(args->dbias, channel_bytes(args));
     launch_writes(f.factors, factors_bytes(args));
-    status =
-        launch("batch norm gradient sums", threads, stream, backward_finish, a);
+    status = launch("batch norm gradient sums", channel_threads(shape), stream,
+                    backward_finish, a);
 out:
     return status;
 }

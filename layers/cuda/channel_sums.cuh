@@ -2,7 +2,8 @@
 /**
  * @file channel_sums.cuh
  * Two sums over each channel of an image, in double and in a fixed order: a
- * part of the channel's values a block, then the parts one after another.
+ * part of the channel's values a block, then the parts, which few channels
+ * have many of.
  */
 #ifndef SL_LAYERS_CUDA_CHANNEL_SUMS_CUH
 #define SL_LAYERS_CUDA_CHANNEL_SUMS_CUH
@@ -13,9 +14,11 @@ enum {
     SUM_COLUMNS = 32, /* channels of a tile, when they are last */
     SUM_LANES = 8,    /* rows of it side by side */
     SUM_THREADS = SUM_COLUMNS * SUM_LANES,
-    SUM_RUN = 32, /* values that are added up in float */
+    SUM_AHEAD = 4, /* values that are on their way at once */
+    SUM_RUN = 32,  /* values that are added up in float */
     SUM_PART_VALUES = 1024,
-    SUM_MAX_PARTS = 128
+    SUM_MAX_PARTS = 1024,
+    SUM_FEW_PARTS = 16 /* a thread adds them up; more: a warp */
 };
 
 typedef struct sum_shape {
@@ -37,7 +40,7 @@ static inline sum_shape_t sum_shape_of(int is_last, int64_t batch,
     return shape;
 }
 
-/* Of the parts: [parts, 2, channels] in double. */
+/* Of the parts: [2, channels, parts] in double. */
 static inline size_t sum_bytes(const sum_shape_t *shape)
 {
     return (size_t)(shape->parts * 2 * shape->channels) * sizeof(double);
@@ -65,14 +68,23 @@ static __device__ __forceinline__ void run_flush(run_sum *r)
     r->n = 0;
 }
 
-static __device__ __forceinline__ void run_add(run_sum *r, float a, float b)
+static __device__ __forceinline__ void
+run_add(run_sum *r, const float a[SUM_AHEAD], const float b[SUM_AHEAD])
 {
-    r->run[0] += a;
-    r->run[1] += b;
-    r->n++;
-    if (r->n == SUM_RUN) {
+    for (int k = 0; k < SUM_AHEAD; k++) {
+        r->run[0] += a[k];
+        r->run[1] += b[k];
+    }
+    r->n += SUM_AHEAD;
+    if (r->n >= SUM_RUN) {
         run_flush(r);
     }
+}
+
+static __device__ __forceinline__ double *
+part_at(double *partial, const sum_shape_t &shape, int which, int64_t c)
+{
+    return &partial[(which * shape.channels + c) * shape.parts];
 }
 
 /* Channels last: a warp's lanes are neighbours. f(at, c, &a, &b) gives the
@@ -87,10 +99,18 @@ static __global__ void sum_last(F f, double *partial, sum_shape_t shape)
     run_sum r = {{0, 0}, {0, 0}, 0};
 
     for (int64_t row = begin + threadIdx.y; row < end && c < shape.channels;
-         row += SUM_LANES) {
-        float a, b;
+         row += SUM_AHEAD * SUM_LANES) {
+        float a[SUM_AHEAD], b[SUM_AHEAD];
 
-        f(row * shape.channels + c, c, &a, &b);
+        for (int k = 0; k < SUM_AHEAD; k++) {
+            const int64_t at = row + k * SUM_LANES;
+
+            a[k] = 0;
+            b[k] = 0;
+            if (at < end) {
+                f(at * shape.channels + c, c, &a[k], &b[k]);
+            }
+        }
         run_add(&r, a, b);
     }
     run_flush(&r);
@@ -104,7 +124,7 @@ static __global__ void sum_last(F f, double *partial, sum_shape_t shape)
             for (int lane = 1; lane < SUM_LANES; lane++) {
                 sum += sums[i][lane][threadIdx.x];
             }
-            partial[(2 * blockIdx.y + i) * shape.channels + c] = sum;
+            part_at(partial, shape, i, c)[blockIdx.y] = sum;
         }
     }
 }
@@ -119,21 +139,30 @@ static __global__ void sum_apart(F f, double *partial, sum_shape_t shape)
     for (int64_t c = blockIdx.x; c < shape.channels; c += gridDim.x) {
         run_sum r = {{0, 0}, {0, 0}, 0};
 
-        for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-            const int64_t image = quotient(i, shape.pixels);
-            float a, b;
+        for (int64_t i = begin + threadIdx.x; i < end;
+             i += SUM_AHEAD * blockDim.x) {
+            float a[SUM_AHEAD], b[SUM_AHEAD];
 
-            f((image * shape.channels + c) * shape.pixels +
-                  (i - image * shape.pixels),
-              c, &a, &b);
+            for (int k = 0; k < SUM_AHEAD; k++) {
+                const int64_t at = i + k * (int64_t)blockDim.x;
+                const int64_t image = quotient(at, shape.pixels);
+
+                a[k] = 0;
+                b[k] = 0;
+                if (at < end) {
+                    f((image * shape.channels + c) * shape.pixels +
+                          (at - image * shape.pixels),
+                      c, &a[k], &b[k]);
+                }
+            }
             run_add(&r, a, b);
         }
         run_flush(&r);
         r.sum[0] = block_sum(r.sum[0]);
         r.sum[1] = block_sum(r.sum[1]);
         if (threadIdx.x == 0) {
-            partial[2 * blockIdx.y * shape.channels + c] = r.sum[0];
-            partial[(2 * blockIdx.y + 1) * shape.channels + c] = r.sum[1];
+            part_at(partial, shape, 0, c)[blockIdx.y] = r.sum[0];
+            part_at(partial, shape, 1, c)[blockIdx.y] = r.sum[1];
         }
     }
 }
@@ -154,16 +183,56 @@ static inline sl_status_t launch_sums(const char *name, F f, double *partial,
                : launch(name, apart, stream, sum_apart<F>, f, partial, *shape);
 }
 
-/* The parts of channel c in order. */
-static __device__ __forceinline__ double
-sum_parts(const double *partial, const sum_shape_t *shape, int which, int64_t c)
-{
-    double sum = partial[which * shape->channels + c];
+/* ---- what is done with the sums: a thread or a warp a channel ---- */
 
-    for (int64_t part = 1; part < shape->parts; part++) {
-        sum += partial[(2 * part + which) * shape->channels + c];
+static inline __device__ __host__ int is_warp_each(const sum_shape_t &shape)
+{
+    return shape.parts > (int64_t)SUM_FEW_PARTS;
+}
+
+/* Of a kernel that goes over the channels by channel_first and _step. */
+static inline shape_t channel_threads(const sum_shape_t &shape)
+{
+    const int64_t n = shape.channels * (is_warp_each(shape) ? 32 : 1);
+
+    return shape_of(blocks_for(n, ITEM_THREADS), ITEM_THREADS);
+}
+
+static __device__ __forceinline__ int64_t
+channel_first(const sum_shape_t &shape)
+{
+    return is_warp_each(shape) ? grid_thread() / 32 : grid_thread();
+}
+
+static __device__ __forceinline__ int64_t channel_step(const sum_shape_t &shape)
+{
+    return is_warp_each(shape) ? grid_threads() / 32 : grid_threads();
+}
+
+/* Whether this thread does what is done once a channel. */
+static __device__ __forceinline__ int
+is_channel_leader(const sum_shape_t &shape)
+{
+    return !is_warp_each(shape) || threadIdx.x % 32 == 0;
+}
+
+/* The sum of channel c; all threads of the channel get it. */
+static __device__ __forceinline__ double
+sum_parts(const double *partial, const sum_shape_t &shape, int which, int64_t c)
+{
+    const double *parts = &partial[(which * shape.channels + c) * shape.parts];
+    double sum = 0;
+
+    if (!is_warp_each(shape)) {
+        for (int64_t part = 0; part < shape.parts; part++) {
+            sum += parts[part];
+        }
+        return sum;
     }
-    return sum;
+    for (int64_t part = threadIdx.x % 32; part < shape.parts; part += 32) {
+        sum += parts[part];
+    }
+    return warp_sum(sum);
 }
 
 #endif /* SL_LAYERS_CUDA_CHANNEL_SUMS_CUH */

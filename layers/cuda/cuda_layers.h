@@ -20,6 +20,13 @@ static inline sl_cuda_type_t sl_cuda_type_of(const sl_tensor_desc_t *desc)
                                          : SL_CUDA_F32;
 }
 
+/** The next multiple of the alignment of allocations: parts of a workspace
+ *  start at such places. */
+static inline size_t sl_cuda_round_bytes(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
 /** The cudaStream_t of an op's `stream`. */
 static inline void *sl_cuda_queue(void *stream)
 {

@@ -6,9 +6,11 @@
  * dV = P^T dout, dK = dS^T Q, dQ = dS K. */
 #include "layers/cuda/dnn_attention_internal.h"
 
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 #include "layers/cuda/handles.h"
+#include "memory/cuda.h"
 
 enum {
     MAX_HEAD_DIM = 128,
@@ -43,6 +45,7 @@ typedef struct pass {
 
 struct sl_cuda_dnn_attention {
     sl_cuda_attention_shape_t shape;
+    int device; /* that the graphs are for */
     pass_t forward, backward;
 };
 
@@ -359,6 +362,7 @@ sl_status_t sl_dnn_attention_make(const sl_cuda_attention_shape_t *shape,
                 "fused attention: no host memory");
     }
     attention->shape = *shape;
+    SL_TRY(status, SL_CUDA(cudaGetDevice(&attention->device)), err_destroy);
     SL_TRY(status, make_pass(shape, handle, &attention->forward, build_forward),
            err_destroy);
     if (shape->is_training) {
@@ -525,22 +529,72 @@ sl_dnn_attention_run_backward(const sl_cuda_dnn_attention_t *attention,
                     handle);
 }
 
+/* Graphs for the stream's device: what they need must be what was planned. */
+static sl_status_t move_to(sl_cuda_dnn_attention_t *attention,
+                           const sl_cuda_stream_t *stream, cudnnHandle_t handle)
+{
+    const int has_backward = attention->backward.graph != NULL;
+    sl_cuda_dnn_attention_t *made = NULL;
+    sl_cuda_dnn_attention_t old;
+    sl_status_t status;
+
+    SL_TRY(status, sl_dnn_attention_make(&attention->shape, handle, &made),
+           out);
+    if (sl_cuda_dnn_attention_forward_workspace_bytes(made) >
+            sl_cuda_dnn_attention_forward_workspace_bytes(attention) ||
+        (has_backward &&
+         (made->backward.graph == NULL ||
+          sl_cuda_dnn_attention_backward_workspace_bytes(made) >
+              sl_cuda_dnn_attention_backward_workspace_bytes(attention)))) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, err_destroy,
+                "fused attention: planned for CUDA device %d, and device %d is "
+                "of another kind",
+                attention->device, stream->device);
+    }
+    old = *attention;
+    *attention = *made;
+    *made = old;
+    if (!has_backward) {
+        sl_dnn_graph_destroy(attention->backward.graph);
+        attention->backward.graph = NULL;
+    }
+err_destroy:
+    sl_cuda_dnn_attention_destroy(made);
+out:
+    return status;
+}
+
+/* The stream's handle, and graphs for its device. */
+static sl_status_t prepare(sl_cuda_dnn_attention_t *attention,
+                           sl_cuda_stream_t *stream,
+                           struct cudnnContext **handle_p)
+{
+    sl_status_t status;
+
+    SL_TRY(status, sl_cuda_dnn(stream, handle_p), out);
+    if (attention->device != stream->device) {
+        status = move_to(attention, stream, *handle_p);
+    }
+out:
+    return status;
+}
+
 sl_status_t
-sl_cuda_dnn_attention_forward(const sl_cuda_dnn_attention_t *attention,
+sl_cuda_dnn_attention_forward(sl_cuda_dnn_attention_t *attention,
                               const sl_cuda_dnn_attention_args_t *args,
                               sl_cuda_stream_t *stream)
 {
     struct cudnnContext *handle = NULL;
     sl_status_t status;
 
-    SL_TRY(status, sl_cuda_dnn(stream, &handle), out);
+    SL_TRY(status, prepare(attention, stream, &handle), out);
     status = sl_dnn_attention_run_forward(attention, args, handle);
 out:
     return status;
 }
 
 sl_status_t
-sl_cuda_dnn_attention_backward(const sl_cuda_dnn_attention_t *attention,
+sl_cuda_dnn_attention_backward(sl_cuda_dnn_attention_t *attention,
                                const sl_cuda_dnn_attention_args_t *args,
                                sl_cuda_stream_t *stream)
 {
@@ -548,7 +602,7 @@ sl_cuda_dnn_attention_backward(const sl_cuda_dnn_attention_t *attention,
     sl_status_t status;
 
     SL_ASSERT(attention->backward.graph != NULL);
-    SL_TRY(status, sl_cuda_dnn(stream, &handle), out);
+    SL_TRY(status, prepare(attention, stream, &handle), out);
     status = sl_dnn_attention_run_backward(attention, args, handle);
 out:
     return status;

@@ -53,12 +53,15 @@ typedef struct sl_cuda_dnn_attention_args {
     void *workspace;
 } sl_cuda_dnn_attention_args_t;
 
-/** @return SL_OK, SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
+/** One thread at a time. The first run on another device than the plan was
+ *  made for, which must be of the same kind, makes the graphs for that one.
+ *  @return SL_OK, SL_ERR_UNSUPPORTED (another kind of device),
+ *          SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
 SL_NODISCARD sl_status_t sl_cuda_dnn_attention_forward(
-    const sl_cuda_dnn_attention_t *attention,
+    sl_cuda_dnn_attention_t *attention,
     const sl_cuda_dnn_attention_args_t *args, sl_cuda_stream_t *stream);
 SL_NODISCARD sl_status_t sl_cuda_dnn_attention_backward(
-    const sl_cuda_dnn_attention_t *attention,
+    sl_cuda_dnn_attention_t *attention,
     const sl_cuda_dnn_attention_args_t *args, sl_cuda_stream_t *stream);
 
 SL_END_DECLS

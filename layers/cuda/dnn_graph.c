@@ -115,7 +115,7 @@ int sl_dnn_graph_tensor(sl_dnn_graph_t *graph, sl_dnn_place_t place,
     const bool is_virtual = place == SL_DNN_PLACE_VIRTUAL;
     const bool is_by_value = place == SL_DNN_PLACE_SCALAR;
     const int64_t number = graph->n_tensors + 1;
-    const int64_t align_bytes = is_by_value ? 4 : ALIGN_BYTES;
+    const int64_t align_bytes = ALIGN_BYTES;
     cudnnBackendDescriptor_t desc;
 
     SL_ASSERT(graph->n_tensors < SL_DNN_GRAPH_MAX_TENSORS);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout, and add with dropout: a thread takes a pack of neighbours, of which
- * each four share a block of random numbers. */
+ * each four share a block of random numbers; masks are drawn, never stored.
+ * Bytes that must move: dropout one element in, one out; add all inputs in, one
+ * out; its backward dout (and out, for relu) in, each wanted gradient out, and
+ * the earlier ones in. */
 #include "layers/cuda/philox.cuh"
 
 /* ---- dropout ---- */

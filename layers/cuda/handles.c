@@ -23,8 +23,13 @@ static struct {
     [SL_CUDA_LIBRARY_DNN] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
-static sl_status_t make(const sl_cuda_handle_ops_t *ops, void *queue,
-                        void **handle_p)
+static sl_status_t set_capture_mode(enum cudaStreamCaptureMode *mode)
+{
+    return SL_CUDA(cudaThreadExchangeStreamCaptureMode(mode));
+}
+
+static sl_status_t make_bound(const sl_cuda_handle_ops_t *ops, void *queue,
+                              void **handle_p)
 {
     void *handle = NULL;
     sl_status_t status;
@@ -38,6 +43,21 @@ static sl_status_t make(const sl_cuda_handle_ops_t *ops, void *queue,
 
 err_destroy:
     ops->destroy(handle);
+out:
+    return status;
+}
+
+/* The first op of a library may come while the queue is captured. What the
+ * library allocates then is not of the capture: the thread says so. */
+static sl_status_t make(const sl_cuda_handle_ops_t *ops, void *queue,
+                        void **handle_p)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    sl_status_t status;
+
+    SL_TRY(status, set_capture_mode(&mode), out);
+    status = make_bound(ops, queue, handle_p);
+    SL_KEEP(status, set_capture_mode(&mode));
 out:
     return status;
 }

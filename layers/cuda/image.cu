@@ -123,10 +123,13 @@ template <typename T> struct bias_terms {
 static __global__ void bias_finish(const double *partial, float *dbias,
                                    sum_shape_t shape, int is_first)
 {
-    for (int64_t c = grid_thread(); c < shape.channels; c += grid_threads()) {
-        const float sum = (float)sum_parts(partial, &shape, 0, c);
+    for (int64_t c = channel_first(shape); c < shape.channels;
+         c += channel_step(shape)) {
+        const float sum = (float)sum_parts(partial, shape, 0, c);
 
-        dbias[c] = is_first ? sum : dbias[c] + sum;
+        if (is_channel_leader(shape)) {
+            dbias[c] = is_first ? sum : dbias[c] + sum;
+        }
     }
 }
 
@@ -150,11 +153,9 @@ static sl_status_t bias_gradient(const sl_cuda_bias_t *args, void *stream)
            out);
     launch_reads(partial, sum_bytes(&shape));
     launch_writes(args->dbias, (size_t)args->channels * sizeof(float));
-    status =
-        launch("bias gradient sums",
-               shape_of(blocks_for(args->channels, ITEM_THREADS), ITEM_THREADS),
-               stream, bias_finish, (const double *)partial, args->dbias, shape,
-               args->is_first);
+    status = launch("bias gradient sums", channel_threads(shape), stream,
+                    bias_finish, (const double *)partial, args->dbias, shape,
+                    args->is_first);
 out:
     return status;
 }

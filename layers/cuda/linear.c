@@ -6,9 +6,8 @@
 #include <stdlib.h>
 
 #include "layers/cuda/blas.h"
+#include "layers/cuda/cuda_layers.h"
 #include "layers/cuda/linear_kernels.h"
-#include "layers/cuda/types.h"
-#include "layers/layers_internal.h"
 
 enum {
     NAME_BYTES = SL_LAYER_LABEL_BYTES + 32
@@ -19,13 +18,13 @@ typedef struct linear {
     int64_t rows, in, out;
     int has_bias;
     sl_cuda_type_t x_type, y_type;
-    sl_cuda_product_t *forward;     /* adds the bias when adds_bias */
-    sl_cuda_product_t *input;       /* dx */
-    sl_cuda_product_t *weight;      /* dW */
-    sl_cuda_product_t *weight_bias; /* dW and db; NULL: not on offer */
-    int adds_bias;
-    /* places in the workspace; the products' own begins at work */
-    size_t weight_at, x_at, bias_at, work_at;
+    sl_cuda_product_t *forward; /* adds the bias when adds_bias */
+    sl_cuda_product_t *input;   /* dx */
+    sl_cuda_product_t *weight;  /* dW, and db when sums_bias */
+    int adds_bias, sums_bias;
+    /* places in the workspace: casts of weight and x, the bias or its sums,
+     * a dW that nobody wants, and what the products work in */
+    size_t weight_at, x_at, bias_at, dweight_at, work_at;
 } linear_t;
 
 static size_t type_bytes(sl_cuda_type_t type, int64_t n)
@@ -88,7 +87,8 @@ static sl_status_t plan_input(const sl_layer_plan_t *plan, linear_t *linear)
     return create(plan, "gradient of the input", &params, &linear->input);
 }
 
-/* dW = dy^T x, and db beside it when there is a way. */
+/* dW = dy^T x, and db beside it when there is a way. One product does it for
+ * all runs: what is frozen does not change the bits of the rest. */
 static sl_status_t plan_weight(const sl_layer_plan_t *plan, linear_t *linear)
 {
     sl_cuda_product_params_t params = {
@@ -100,19 +100,21 @@ static sl_status_t plan_weight(const sl_layer_plan_t *plan, linear_t *linear)
               .is_transposed = 1},
         .b = {.type = linear->y_type, .stride = linear->in},
         .d = {.type = SL_CUDA_F32, .stride = linear->in}};
-    sl_status_t status;
+    sl_status_t status = SL_ERR_UNSUPPORTED;
 
-    SL_TRY(status,
-           create(plan, "gradient of the weight", &params, &linear->weight),
-           out);
     if (linear->has_bias) {
         params.epilogue = SL_CUDA_EPILOGUE_ROW_SUMS;
         params.is_optional = 1;
         status = create(plan, "gradients of weight and bias", &params,
-                        &linear->weight_bias);
-        status = status == SL_ERR_UNSUPPORTED ? SL_OK : status;
+                        &linear->weight);
+        linear->sums_bias = status >= 0;
     }
-out:
+    if (status == SL_ERR_UNSUPPORTED) {
+        params.epilogue = SL_CUDA_EPILOGUE_NONE;
+        params.is_optional = 0;
+        status =
+            create(plan, "gradient of the weight", &params, &linear->weight);
+    }
     return status;
 }
 
@@ -121,37 +123,49 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Casts first, then what a product, or the sums of the bias, work in. */
+/* Take bytes of a workspace. @return where */
+static size_t take(size_t *end, size_t bytes)
+{
+    const size_t at = *end;
+
+    *end += sl_cuda_round_bytes(bytes);
+    return at;
+}
+
+static size_t backward_work(const linear_t *linear)
+{
+    const size_t work = most(sl_cuda_product_workspace_bytes(linear->input),
+                             sl_cuda_product_workspace_bytes(linear->weight));
+
+    return linear->has_bias && !linear->sums_bias
+               ? most(work, sl_cuda_column_sums_workspace_bytes(linear->rows,
+                                                                linear->out))
+               : work;
+}
+
 static void plan_workspace(sl_layer_plan_t *plan, linear_t *linear)
 {
-    const int is_cast = linear->y_type != SL_CUDA_F32;
-    const int is_x_cast = linear->y_type != linear->x_type;
-    size_t at = 0, work;
+    const int64_t n_weight = linear->out * linear->in;
+    const int64_t n_x = linear->rows * linear->in;
+    size_t end = 0;
 
-    linear->weight_at = at;
-    at += is_cast ? sl_cuda_round_bytes(
-                        type_bytes(linear->y_type, linear->out * linear->in))
-                  : 0;
-    linear->x_at = at;
-    at += is_x_cast ? sl_cuda_round_bytes(
-                          type_bytes(linear->y_type, linear->rows * linear->in))
-                    : 0;
-    linear->bias_at = at;
-    at += linear->has_bias
-              ? sl_cuda_round_bytes(type_bytes(SL_CUDA_F32, linear->out))
-              : 0;
-    linear->work_at = at;
+    if (linear->y_type != SL_CUDA_F32) {
+        linear->weight_at = take(&end, type_bytes(linear->y_type, n_weight));
+    }
+    if (linear->y_type != linear->x_type) {
+        linear->x_at = take(&end, type_bytes(linear->y_type, n_x));
+    }
+    if (linear->has_bias) {
+        linear->bias_at = take(&end, type_bytes(SL_CUDA_F32, linear->out));
+    }
+    if (linear->sums_bias) {
+        linear->dweight_at = take(&end, type_bytes(SL_CUDA_F32, n_weight));
+    }
+    linear->work_at = end;
     plan->forward_workspace_bytes =
-        at + sl_cuda_product_workspace_bytes(linear->forward);
+        end + sl_cuda_product_workspace_bytes(linear->forward);
     if (plan->is_training) {
-        work = most(sl_cuda_product_workspace_bytes(linear->input),
-                    sl_cuda_product_workspace_bytes(linear->weight));
-        work = most(work, sl_cuda_product_workspace_bytes(linear->weight_bias));
-        if (linear->has_bias) {
-            work = most(work, sl_cuda_column_sums_workspace_bytes(linear->rows,
-                                                                  linear->out));
-        }
-        plan->backward_workspace_bytes = at + work;
+        plan->backward_workspace_bytes = end + backward_work(linear);
     }
 }
 
@@ -161,7 +175,6 @@ static void destroy(linear_t *linear)
         sl_cuda_product_destroy(linear->forward);
         sl_cuda_product_destroy(linear->input);
         sl_cuda_product_destroy(linear->weight);
-        sl_cuda_product_destroy(linear->weight_bias);
         free(linear);
     }
 }
@@ -180,8 +193,8 @@ static sl_status_t plan(sl_layer_plan_t *plan_p)
     linear->in = plan_p->in[0].dims[plan_p->in[0].n_dims - 1];
     linear->out = plan_p->out.dims[plan_p->out.n_dims - 1];
     linear->has_bias = plan_p->layer->n_params > 1;
-    linear->x_type = sl_cuda_type_from(plan_p->in[0].dtype);
-    linear->y_type = sl_cuda_type_from(plan_p->out.dtype);
+    linear->x_type = sl_cuda_type_of(&plan_p->in[0]);
+    linear->y_type = sl_cuda_type_of(&plan_p->out);
     SL_TRY(status, plan_forward(plan_p, linear), err_destroy);
     if (plan_p->is_training) {
         SL_TRY(status, plan_input(plan_p, linear), err_destroy);
@@ -350,31 +363,32 @@ static sl_status_t add_bias(const sl_layer_run_t *run, const void *sums,
     return sl_cuda_sum(&sum, stream->queue);
 }
 
-/* dW (+)= dy^T x, and db with it where both are wanted */
-static sl_status_t backward_weight(const sl_layer_run_t *run, int is_bias_too,
+/* dW (+)= dy^T x, and db with it when the product sums that */
+static sl_status_t backward_weight(const sl_layer_run_t *run,
                                    sl_cuda_stream_t *stream)
 {
     const linear_t *linear = run->plan->kernel;
     const int is_first = run->step.is_first_backward;
-    sl_cuda_product_args_t args = {.alpha = 1,
-                                   .beta = is_first ? 0.0f : 1.0f,
-                                   .a = run->dout,
-                                   .d = run->grad[0],
-                                   .workspace =
-                                       workspace(run, linear->work_at)};
+    const int is_kept = run->grad[0] != NULL;
+    const int is_added = run->grad[1] != NULL && !is_first;
+    const int is_direct = run->grad[1] != NULL && is_first;
+    sl_cuda_product_args_t args = {
+        .alpha = 1,
+        .beta = is_kept && !is_first ? 1.0f : 0.0f,
+        .a = run->dout,
+        .d = is_kept ? run->grad[0] : workspace(run, linear->dweight_at),
+        .workspace = workspace(run, linear->work_at)};
     sl_status_t status;
 
     SL_TRY(status,
            as_factor(run, run->in[0], linear->x_type, linear->rows * linear->in,
                      linear->x_at, stream, &args.b),
            out);
-    if (!is_bias_too) {
-        return sl_cuda_product_run(linear->weight, &args, stream);
+    if (linear->sums_bias) {
+        args.extra = is_direct ? run->grad[1] : workspace(run, linear->bias_at);
     }
-    args.extra = is_first ? run->grad[1] : workspace(run, linear->bias_at);
-    SL_TRY(status, sl_cuda_product_run(linear->weight_bias, &args, stream),
-           out);
-    if (!is_first) {
+    SL_TRY(status, sl_cuda_product_run(linear->weight, &args, stream), out);
+    if (linear->sums_bias && is_added) {
         status = add_bias(run, args.extra, stream);
     }
 out:
@@ -384,15 +398,14 @@ out:
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 {
     const linear_t *linear = run->plan->kernel;
-    const int is_bias_too = run->grad[0] != NULL && run->grad[1] != NULL &&
-                            linear->weight_bias != NULL;
+    const int is_bias_too = run->grad[1] != NULL && linear->sums_bias;
     sl_status_t status = SL_OK;
 
     if (run->din[0] != NULL) {
         SL_TRY(status, backward_input(run, stream), out);
     }
-    if (run->grad[0] != NULL) {
-        SL_TRY(status, backward_weight(run, is_bias_too, stream), out);
+    if (run->grad[0] != NULL || is_bias_too) {
+        SL_TRY(status, backward_weight(run, stream), out);
     }
     if (run->grad[1] != NULL && !is_bias_too) {
         status = backward_bias(run, stream);

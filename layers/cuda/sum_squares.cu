@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sum of squares in double, by the tree of engine/optimizer.c: blocks of
- * 4096 values over 32 lanes, 128 groups of blocks, the groups. */
+ * 4096 values over 32 lanes, 128 groups of blocks, the groups. The values move
+ * in once. */
 #include "layers/cuda/device.cuh"
 
 enum {

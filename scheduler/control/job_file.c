@@ -63,8 +63,9 @@ static const char *kind_choice(int i)
 static sl_status_t read_device(json_t *object, sl_control_device_t *device)
 {
     static const char *const keys[] = {
-        "name",  "kind",    "capacity_bytes", "wanted_bytes",
-        "cores", "threads", "core_list",      NULL};
+        "name",         "kind",  "capacity_bytes",
+        "wanted_bytes", "cores", "threads",
+        "core_list",    "gpu",   NULL};
     const sl_fields_t fields = {"job.json: a device", object};
     uint64_t n_cores = 0, n_threads = 0;
     int kind = 0;
@@ -103,6 +104,10 @@ static sl_status_t read_device(json_t *object, sl_control_device_t *device)
     SL_TRY(status,
            sl_fields_text(fields, "core_list", SL_FIELD_OPTIONAL, "-,",
                           device->core_list, sizeof(device->core_list)),
+           out);
+    SL_TRY(status,
+           sl_fields_text(fields, "gpu", SL_FIELD_OPTIONAL, "-", device->gpu_id,
+                          sizeof(device->gpu_id)),
            out);
     device->kind = (sl_device_kind_t)kind;
     device->n_cores = (int)n_cores;
@@ -201,6 +206,9 @@ static json_t *device_to_json(const sl_control_device_t *device)
         json_object_set_new(object, "threads", json_integer(device->n_threads));
     bad |= json_object_set_new(object, "core_list",
                                json_string(device->core_list));
+    if (device->gpu_id[0] != '\0') {
+        bad |= json_object_set_new(object, "gpu", json_string(device->gpu_id));
+    }
     if (bad != 0) {
         json_decref(object);
         object = NULL;

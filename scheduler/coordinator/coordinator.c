@@ -149,9 +149,16 @@ const sl_coord_device_t *sl_coord_find_device(const sl_coord_job_t *job,
     return NULL;
 }
 
-static int is_cpu(const sl_coord_device_t *device)
+int sl_coord_is_cpu(const sl_coord_device_t *device)
 {
     return strncmp(device->name, "cpu", 3) == 0;
+}
+
+int sl_coord_is_same(const sl_coord_device_t *a, const sl_coord_device_t *b)
+{
+    return a->gpu_id[0] != '\0' && b->gpu_id[0] != '\0'
+               ? strcmp(a->gpu_id, b->gpu_id) == 0
+               : strcmp(a->name, b->name) == 0;
 }
 
 int sl_coord_is_neighbour(const sl_coord_job_t *a, const sl_coord_job_t *b)
@@ -160,8 +167,9 @@ int sl_coord_is_neighbour(const sl_coord_job_t *a, const sl_coord_job_t *b)
 
     for (i = 0; i < a->n_devices; i++) {
         for (j = 0; j < b->n_devices; j++) {
-            if ((is_cpu(&a->devices[i]) && is_cpu(&b->devices[j])) ||
-                strcmp(a->devices[i].name, b->devices[j].name) == 0) {
+            if ((sl_coord_is_cpu(&a->devices[i]) &&
+                 sl_coord_is_cpu(&b->devices[j])) ||
+                sl_coord_is_same(&a->devices[i], &b->devices[j])) {
                 return 1;
             }
         }

@@ -73,6 +73,10 @@ sl_coord_memory_t *sl_coord_memory(sl_coord_t *coord, int i);
  *  suspended by hand. */
 int sl_coord_is_active(const sl_coord_snapshot_t *seen,
                        const sl_coord_decisions_t *decisions, int i);
+int sl_coord_is_cpu(const sl_coord_device_t *device);
+/** Whether two devices that are no CPUs are one, or parts of one: the same
+ *  GPU, or the same name where that is not known. */
+int sl_coord_is_same(const sl_coord_device_t *a, const sl_coord_device_t *b);
 /** Whether two jobs have hardware in common. CPU devices always have: the
  *  system may place their threads on the same cores. */
 int sl_coord_is_neighbour(const sl_coord_job_t *a, const sl_coord_job_t *b);

@@ -2,23 +2,19 @@
 /* Whose pulse a guest follows: of each guarantee job, the devices that share
  * hardware with its own. CPU devices do when they are bound to a core in
  * common, or when it is not known where one of them runs; others when they
- * have the same name. */
+ * are on the same GPU. */
 #include <string.h>
 
 #include "scheduler/coordinator/coordinator_internal.h"
 
-static int is_cpu(const sl_coord_device_t *device)
-{
-    return strncmp(device->name, "cpu", 3) == 0;
-}
-
 static int is_shared(const sl_coord_device_t *a, const sl_coord_device_t *b)
 {
-    if (is_cpu(a) != is_cpu(b)) {
+    if (sl_coord_is_cpu(a) != sl_coord_is_cpu(b)) {
         return 0;
     }
-    return is_cpu(a) ? sl_control_cores_overlap(a->core_list, b->core_list)
-                     : strcmp(a->name, b->name) == 0;
+    return sl_coord_is_cpu(a)
+               ? sl_control_cores_overlap(a->core_list, b->core_list)
+               : sl_coord_is_same(a, b);
 }
 
 /* @return how many the device yields to, `n` before */

@@ -43,16 +43,18 @@ static void all_forms_agree(void **state)
     }
 }
 
-/* Several parts of a channel, and tiles of channels. */
+/* Several parts of a channel, and many; tiles of channels. */
 static void large_ones_agree(void **state)
 {
     image_case_t wide = case_of(4, 40, 18, 19, 1, 1);
-    image_case_t long_one = case_of(2, 3, 40, 41, 1, 0);
+    image_case_t long_one = case_of(2, 3, 96, 97, 1, 0);
 
     (void)state;
     wide.dtype = SL_CUDA_BF16;
     wide.layouts[0] = wide.layouts[1] = SL_LAYOUT_CHANNELS_LAST;
     image_check(&wide);
+    image_check(&long_one);
+    long_one.layouts[0] = SL_LAYOUT_CHANNELS_LAST;
     image_check(&long_one);
 }
 

@@ -320,6 +320,49 @@ static void every_failure_unwinds(void **state)
     image_end();
 }
 
+/* A plan made while another device was current. */
+static void a_plan_goes_to_its_device(void **state)
+{
+    const sl_cuda_attention_shape_t shape = shape_of(8, 96, 1);
+    sl_cuda_stream_t other = {.device = 1};
+    cudaStream_t queue;
+    void *memory[6];
+    run_t run;
+    int i;
+
+    (void)state;
+    run_make(&run, &shape);
+    run_both(&run);
+    image_end();
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking),
+                     cudaSuccess);
+    for (i = 0; i < 6; i++) {
+        assert_int_equal(cudaMalloc(&memory[i], 1 << 16), cudaSuccess);
+        assert_int_equal(cudaMemset(memory[i], 0, 1 << 16), cudaSuccess);
+    }
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    other.queue = queue;
+    run.args.qkv = memory[0];
+    run.args.dout = memory[1];
+    run.args.out = memory[2];
+    run.args.dqkv = memory[3];
+    run.args.saved = memory[4];
+    run.args.workspace = memory[5];
+    sl_assert_ok(
+        sl_cuda_dnn_attention_forward(run.attention, &run.args, &other));
+    sl_assert_ok(
+        sl_cuda_dnn_attention_backward(run.attention, &run.args, &other));
+    assert_int_equal(cudaStreamSynchronize(queue), cudaSuccess);
+    other.release[SL_CUDA_LIBRARY_DNN](other.handles[SL_CUDA_LIBRARY_DNN]);
+    for (i = 0; i < 6; i++) {
+        assert_int_equal(cudaFree(memory[i]), cudaSuccess);
+    }
+    assert_int_equal(cudaStreamDestroy(queue), cudaSuccess);
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    sl_cuda_dnn_attention_destroy(run.attention);
+}
+
 /* The check's memory: a refusal is no verdict. */
 static void no_memory_is_told(void **state)
 {
@@ -347,6 +390,7 @@ int main(void)
         BED_TEST(a_wrong_graph_is_not_used),
         BED_TEST(the_check_is_made_once),
         BED_TEST(every_failure_unwinds),
+        BED_TEST(a_plan_goes_to_its_device),
         BED_TEST(no_memory_is_told),
 #endif
     };

@@ -68,22 +68,6 @@ static void a_full_device_says_so_and_goes_on(void **state)
     assert_int_equal(standin_device_bytes(0), 0);
 }
 
-static void raise_flag(void *user_data)
-{
-    atomic_store((atomic_int *)user_data, 1);
-}
-
-/* Let the stream's work end without a wait that the checker knows of. */
-static void end_unseen(cudaStream_t stream)
-{
-    atomic_int flag;
-
-    atomic_init(&flag, 0);
-    ok(cudaLaunchHostFunc(stream, raise_flag, &flag));
-    while (atomic_load(&flag) == 0) {
-    }
-}
-
 /* Work that is queued behind a gate waits until it opens. */
 static void wait_for_gate(void *user_data)
 {
@@ -114,10 +98,10 @@ static void use_after_free_is_found(void **state)
     ok(cudaMallocAsync(&ptr, 64, bed.a));
     ok(cudaMemsetAsync(ptr, 0, 64, bed.a));
     assert_int_equal(standin_n_reports(), 0);
-    end_unseen(bed.a);
+    standin_wait_unseen(bed.a);
     ok(cudaMemsetAsync(ptr, 0, 64, bed.b));
     expect_report("cudaMemsetAsync on stream");
-    end_unseen(bed.b);
+    standin_wait_unseen(bed.b);
     ok(cudaFreeAsync(ptr, bed.a));
     expect_report("cudaFreeAsync on stream");
     bed_free(&bed);
@@ -215,7 +199,7 @@ static void unordered_streams_are_found(void **state)
 
     (void)state;
     ok(cudaMemsetAsync(bed.x, 0, N * sizeof(float), bed.a));
-    end_unseen(bed.a);
+    standin_wait_unseen(bed.a);
     launch(KERNEL_ADD, &bed, bed.b);
     expect_report("is not ordered before it");
     bed_free(&bed);
@@ -232,7 +216,7 @@ static void a_write_after_a_read_is_found(void **state)
     /* reads do not disturb each other */
     ok(kernel_launch(KERNEL_MIN, 1, 1, bed.x, bed.y, 0, 0, 0, bed.a));
     standin_clear_reports();
-    end_unseen(bed.a);
+    standin_wait_unseen(bed.a);
     ok(cudaMemsetAsync(bed.x, 0, 4, bed.b));
     expect_report("add on stream");
     bed_free(&bed);
@@ -251,7 +235,7 @@ static void events_order_streams(void **state)
     launch(KERNEL_ADD, &bed, bed.b);
     assert_int_equal(standin_n_reports(), 0);
     /* an event says nothing of what came after it */
-    end_unseen(bed.b);
+    standin_wait_unseen(bed.b);
     ok(cudaMemsetAsync(bed.x, 0, 4, bed.a));
     expect_report("cudaMemsetAsync on stream");
     ok(cudaEventDestroy(event));
@@ -294,7 +278,7 @@ static void the_default_stream_orders_blocking_ones(void **state)
     assert_int_equal(standin_n_reports(), 0);
     ok(cudaMemsetAsync(bed.x, 0, N * sizeof(float), NULL));
     assert_int_equal(standin_n_reports(), 0);
-    end_unseen(NULL);
+    standin_wait_unseen(NULL);
     ok(cudaMemsetAsync(bed.x, 0, N * sizeof(float), bed.a));
     expect_report("is not ordered before it");
     ok(cudaStreamDestroy(blocking));

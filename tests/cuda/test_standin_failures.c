@@ -12,6 +12,7 @@ static void count_call(void *user_data)
 /* One call of every entry point, in an order that works. */
 static cudaError_t call_all(cudaError_t *errors)
 {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     struct cudaDeviceProp prop;
     cudaStream_t stream = NULL;
     cudaEvent_t start = NULL, end = NULL;
@@ -51,6 +52,7 @@ static cudaError_t call_all(cudaError_t *errors)
     CALL(cudaGetDriverEntryPointByVersion,
          ("cuDeviceGet", &function, 12000, cudaEnableDefault, &found));
     CALL(cudaMemGetInfo, (&free_bytes, &total));
+    CALL(cudaThreadExchangeStreamCaptureMode, (&mode));
     CALL(cudaStreamCreateWithFlags, (&stream, cudaStreamNonBlocking));
     CALL(cudaEventCreateWithFlags, (&start, cudaEventDefault));
     CALL(cudaEventCreateWithFlags, (&end, cudaEventDefault));

@@ -40,6 +40,7 @@ endif()
 # The layers' own tests on a device, in each type of activations.
 set(sl_cuda_layer_tests
     add
+    attention
     batch_norm
     concat
     conv2d
@@ -48,6 +49,7 @@ set(sl_cuda_layer_tests
     flatten
     gelu
     layer_norm
+    linear
     pool
     relu
     softmax_cross_entropy

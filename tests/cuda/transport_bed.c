@@ -226,9 +226,10 @@ static void open_lines(bed_rank_t *rank)
         channel->nccl = rank->nccl;
         channel->abort = &rank->abort;
         BED_TRUE(sl_channel_reset(channel, line->n_messages) == SL_OK);
-        BED_TRUE(sl_channel_open(channel, rank->world,
-                                 &rank->devices->devices[0],
-                                 line->max_bytes) == SL_OK);
+        BED_TRUE(sl_channel_reserve(channel, rank->world,
+                                    &rank->devices->devices[0],
+                                    line->max_bytes) == SL_OK);
+        BED_TRUE(sl_channel_open(channel) == SL_OK);
     }
 }
 

@@ -89,7 +89,9 @@ static cublasStatus_t enter(standin_entry_t entry, int *is_late_p,
     sticky = standin_sticky(standin_device());
     unlock();
     if (sticky == cudaSuccess) {
-        return (cublasStatus_t)error; /* injected */
+        return error == cudaErrorStreamCaptureUnsupported
+                   ? CUBLAS_STATUS_NOT_INITIALIZED
+                   : (cublasStatus_t)error; /* injected */
     }
     return is_on_device ? CUBLAS_STATUS_EXECUTION_FAILED
                         : CUBLAS_STATUS_SUCCESS;

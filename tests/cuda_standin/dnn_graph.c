@@ -30,6 +30,7 @@ typedef struct desc {
     dnn_graph_t *graph;      /* of an operation graph; shared by pointer */
     const struct desc *from; /* engine, configuration: of this graph */
     int engine;
+    int device; /* of a plan */
 } desc_t;
 
 /* guarded by the lock */
@@ -375,6 +376,10 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
         if (!has_handle(desc, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) ||
             desc_of(desc, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) == NULL) {
             status = dnn_fail(CUDNN_STATUS_BAD_PARAM, "plan");
+        } else {
+            desc->device = ((const struct cudnnContext *)(uintptr_t)number_of(
+                                desc, CUDNN_ATTR_EXECUTION_PLAN_HANDLE))
+                               ->device;
         }
         break;
     case CUDNN_BACKEND_POINTWISE_DESCRIPTOR:
@@ -556,6 +561,11 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
     }
     if (!plan->is_final || !pack->is_final) {
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "plan or pack");
+    }
+    if (plan->device != handle->device) {
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH,
+                        "a plan for device %d on device %d", plan->device,
+                        handle->device);
     }
     config = desc_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     job = calloc(1, sizeof(*job));

@@ -36,6 +36,7 @@ struct CUgraphExec_st {
 
 static int n_live; /* guarded by the lock */
 static _Thread_local struct CUgraph_st *own_capture;
+static _Thread_local enum cudaStreamCaptureMode own_mode; /* global at first */
 
 int graphs_n_live(void)
 {
@@ -132,7 +133,8 @@ int graph_refuses(cudaStream_t stream)
     return 0;
 }
 
-/* Calls that wait, or may: not in the thread of a capture. */
+/* Calls that wait, or may: not in the thread of a capture, unless it says
+ * that they have nothing to do with it. */
 int graph_refuses_entry(standin_entry_t entry)
 {
     static const standin_entry_t unsafe[] = {
@@ -141,10 +143,11 @@ int graph_refuses_entry(standin_entry_t entry)
         STANDIN_cudaHostAlloc,   STANDIN_cudaFreeHost,
         STANDIN_cudaMemcpy,      STANDIN_cudaMemset,
         STANDIN_cudaEventQuery,  STANDIN_cudaDeviceSynchronize,
+        STANDIN_cublasLtCreate,  STANDIN_cudnnCreate,
     };
     size_t i;
 
-    if (own_capture == NULL) {
+    if (own_capture == NULL || own_mode == cudaStreamCaptureModeRelaxed) {
         return 0;
     }
     for (i = 0; i < sizeof(unsafe) / sizeof(*unsafe); i++) {
@@ -165,6 +168,17 @@ void graph_forget(cudaStream_t stream)
         graph_unref(stream->capture);
         stream->capture = NULL;
     }
+}
+
+cudaError_t
+cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    const enum cudaStreamCaptureMode given = *mode;
+
+    STANDIN_ENTER(cudaThreadExchangeStreamCaptureMode);
+    *mode = own_mode;
+    own_mode = given;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream,

@@ -133,6 +133,7 @@ extern "C" {
     X(cudaEventSynchronize)                                                    \
     X(cudaEventElapsedTime)                                                    \
     X(cudaLaunchKernelEx)                                                      \
+    X(cudaThreadExchangeStreamCaptureMode)                                     \
     X(cudaStreamBeginCapture)                                                  \
     X(cudaStreamEndCapture)                                                    \
     X(cudaGraphInstantiate)                                                    \
@@ -204,6 +205,10 @@ const char *standin_report(int i);
 /** Take the reports: a test that expects them. Others print at exit, where
  *  the process ends with status 99. */
 void standin_clear_reports(void);
+
+/** Let a stream's work end; the order checker is not told, as if nobody had
+ *  waited. */
+void standin_wait_unseen(cudaStream_t stream);
 
 /** Live allocations of device and pinned memory, streams, events, graphs and
  *  descriptors of libraries. */

@@ -319,6 +319,19 @@ void stream_wait(cudaStream_t stream)
     vclock_join(&standin_host, &clock);
 }
 
+void standin_wait_unseen(cudaStream_t stream)
+{
+    uint64_t n;
+
+    lock();
+    stream = stream_resolve(stream);
+    n = n_queued[stream->slot];
+    while (standin_done[stream->slot] < n) {
+        (void)pthread_cond_wait(&standin_changed, &standin_lock);
+    }
+    unlock();
+}
+
 void streams_wait(int device)
 {
     int i;

@@ -202,7 +202,9 @@ static void a_job_survives_its_text(void **state)
     strcpy(job.devices[0].name, "cpu:0");
     job.devices[0].capacity_bytes = UINT64_C(1) << 40;
     job.devices[0].n_cores = 2;
-    strcpy(job.devices[1].name, "cpu:1");
+    strcpy(job.devices[1].name, "cuda:1");
+    job.devices[1].kind = SL_DEVICE_KIND_CUDA;
+    strcpy(job.devices[1].gpu_id, "GPU-00ff17-12");
     job.devices[1].wanted_bytes = 17;
     job.devices[1].n_threads = 3;
     sl_assert_ok(sl_control_job_format(&job, &text));

@@ -146,6 +146,22 @@ static void a_guest_yields_where_cores_are_shared(void **state)
     (void)snprintf(guest->view.devices[1].name, 8, "cuda:1");
     sim_step(sim);
     assert_int_equal(sim_decision(sim, GUEST)->n_yields, 2);
+    /* GPUs by their serial numbers, whatever each job calls them */
+    for (d = 0; d < 2; d++) {
+        (void)snprintf(host->view.devices[d].name, 32, "cuda:%d", d);
+        (void)snprintf(guest->view.devices[d].name, 32, "cuda:%d", d);
+    }
+    sim_step(sim);
+    assert_int_equal(sim_decision(sim, GUEST)->n_yields, 2);
+    for (d = 0; d < 2; d++) {
+        (void)snprintf(host->view.devices[d].gpu_id, 32, "GPU-0"); /* parts */
+        (void)snprintf(guest->view.devices[d].gpu_id, 32, "GPU-%d", d);
+    }
+    sim_step(sim);
+    decision = sim_decision(sim, GUEST);
+    assert_int_equal(decision->n_yields, 2);
+    assert_int_equal(decision->yields[0].device, 0);
+    assert_int_equal(decision->yields[1].device, 0);
     host->view.is_held = 1; /* suspended by hand: it needs nothing */
     sim_step(sim);
     assert_int_equal(sim_decision(sim, GUEST)->n_yields, 0);
