@@ -393,6 +393,7 @@ out:
             sl_world_call(own.world, place, own.devices);
         }
         sl_together_watch(own.world, &engine->abort);
+        engine->is_watching = 1;
         *engine_p = engine;
     } else {
         sl_together_watch(own.world, NULL);
@@ -426,7 +427,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     if (engine == NULL) {
         return;
     }
-    if (engine->dry == NULL && !engine->is_bare) {
+    if (engine->is_watching) {
         sl_together_watch(engine->params.world, NULL);
     }
     end_executors(engine);

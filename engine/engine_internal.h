@@ -281,6 +281,7 @@ struct sl_engine {
     atomic_int is_committed; /**< the state is being changed by this job */
     int is_failed;           /**< for good */
     int is_alone;            /**< the other ranks are lost */
+    int is_watching;         /**< for failures of the other ranks */
     int is_agreeing;         /**< the sum of an agreement is not ended here */
     int is_overtaken;        /**< ... but elsewhere, and changed the state */
     double *agreement;       /**< what all ranks add up in a job; owned */

@@ -135,7 +135,7 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
     foreach(transport staged nccl)
-        foreach(name ranks moving_ranks checkpoint_ranks)
+        foreach(name ranks moving_ranks)
             add_test(NAME cuda.engine_${name}_${transport}
                 COMMAND test_engine_${name})
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES
