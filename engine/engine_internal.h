@@ -224,6 +224,7 @@ typedef struct sl_compute_span {
 /** Memory of one dry device, as the rehearsal found it. */
 typedef struct sl_dry_memory {
     size_t limit_bytes;  /**< rehearsed under */
+    size_t unit_bytes;   /**< of the real device's regions */
     int fits;            /**< 0: the limit was lifted to go on */
     sl_mem_stats_t most; /**< peaks only */
 } sl_dry_memory_t;

@@ -59,12 +59,18 @@ static sl_status_t dry_copy(void *ctx, void *to, const void *from, size_t bytes)
     return SL_OK;
 }
 
+static size_t dry_unit(void *ctx)
+{
+    return ((const sl_dry_memory_t *)ctx)->unit_bytes;
+}
+
 static const sl_mem_ops_t dry_ops = {
     .size = sizeof(sl_mem_ops_t),
     .name = "dry",
     .alloc = dry_alloc,
     .release = dry_release,
     .copy = dry_copy,
+    .unit = dry_unit,
 };
 
 static void note_most(size_t *most_p, size_t now)
@@ -110,6 +116,7 @@ static sl_status_t memory_renew(sl_device_t *device, sl_dry_memory_t *dry)
     sl_mem_params_default(&params);
     params.name = device->name;
     params.device = &dry_ops;
+    params.device_ctx = dry;
     SL_TRY(status, sl_mem_create(&params, &device->mem), out);
     sl_mem_limit_request(device->mem, dry->limit_bytes);
     sl_mem_boundary(device->mem, NULL);
@@ -155,6 +162,7 @@ sl_status_t sl_rehearsal_open(const sl_engine_params_t *params,
 
         sl_mem_stats(rehearsal->real->devices[d].mem, &stats);
         rehearsal->memories[d].limit_bytes = stats.limit_bytes;
+        rehearsal->memories[d].unit_bytes = stats.unit_bytes;
         rehearsal->set.devices[d] = rehearsal->real->devices[d];
         rehearsal->set.devices[d].mem = NULL;
         rehearsal->set.devices[d].ops = NULL;

@@ -177,6 +177,7 @@ typedef struct sl_mem_stats {
     size_t pinned_bytes;      /**< when the last boundary missed what was asked:
                                    device bytes in live blocks; else 0 */
     size_t host_limit_bytes;
+    size_t unit_bytes;       /**< device regions are whole multiples of it */
     size_t total_peak_bytes; /**< most at once in this mini-batch, device and
                                   host together: the need */
 } sl_mem_stats_t;

@@ -14,6 +14,7 @@ void sl_mem_stats(const sl_mem_t *mem, sl_mem_stats_t *stats_p)
     stats_p->held_bytes = mem->device.held_bytes;
     stats_p->peak_held_bytes = mem->device.peak_held_bytes;
     stats_p->limit_bytes = mem->device.limit_bytes;
+    stats_p->unit_bytes = mem->device.unit_bytes;
     stats_p->host_used_bytes = mem->host.used_bytes;
     stats_p->host_peak_bytes = mem->host.peak_used_bytes;
     stats_p->host_held_bytes = mem->host.held_bytes;

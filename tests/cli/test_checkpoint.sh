@@ -102,6 +102,9 @@ passes 'step 0 ' train gpt.yaml --quiet --checkpoint new --resume auto --steps 0
 want=$(hash_of gpt.yaml --resume c)
 passes 'weights written' checkpoint merge c --output w.safetensors
 passes 'whole state' checkpoint merge c --output a.safetensors --moments
+passes 'written to s/step-00000024' checkpoint split a.safetensors --output s \
+    --shards 3
+same "$want" "$(hash_of gpt.yaml --resume s)" 'merged and split'
 refuses 1 'a.safetensors is there already' checkpoint merge c \
     --output a.safetensors
 cp a.safetensors before.safetensors
@@ -112,9 +115,6 @@ COLUMNS=80 "$sluice" checkpoint list c >out 2>err
 if [ "$(wc -L <out)" -le 80 ] && grep -q 'ok, latest' out; then ok; else
     bad 'a list for 80 columns'
 fi
-passes 'written to s/step-00000024' checkpoint split a.safetensors --output s \
-    --shards 3
-same "$want" "$(hash_of gpt.yaml --resume s)" 'merged and split'
 passes '^loss ' eval gpt.yaml --weights w.safetensors
 refuses 2 'no manifest' checkpoint split w.safetensors --output t
 refuses 2 'list, verify, merge or split' checkpoint mend c

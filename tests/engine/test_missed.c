@@ -157,7 +157,7 @@ static void after_it_nobody_goes_on(void **state)
     (void)state;
     kind = CUT_AFTER;
     (void)pthread_barrier_init(&armed, NULL, N_RANKS);
-    for (trial = 0; trial < 8; trial++) {
+    for (trial = 0; trial < 3; trial++) {
         ranks_run(&bed, &run, N_RANKS, N_STEPS, train_with_a_cut, NULL);
         (void)sl_test_log_take();
         for (r = 0; r < N_RANKS; r++) {

@@ -567,7 +567,8 @@ static void one_that_leaves_a_failed_job_is_not_waited_for(void **state)
 
 /* ---- a wish ---- */
 
-static atomic_int wisher; /* the rank that wishes; -1: nobody yet */
+static atomic_int wisher;  /* the rank that wishes; -1: nobody yet */
+static atomic_int n_began; /* ranks whose first sum has ended */
 
 static int is_wished(void *ctx)
 {
@@ -595,6 +596,10 @@ static void do_wish(sl_world_t *world, const void *args)
     sl_world_wish_set(world, is_wished, world);
     do_one_sum(world, NULL);
     (void)BED_CHECK(!sl_world_is_wished(world));
+    (void)atomic_fetch_add(&n_began, 1);
+    while (atomic_load(&n_began) < 3) {
+        bed_sleep_us(1000);
+    }
     if (is_failed && rank == 0) {
         sl_world_abort(world, SL_ERR_IO, "for a test");
     }
@@ -631,6 +636,7 @@ static void a_wish_reaches_ranks_that_wait(void **state)
     params.heartbeat_ns = 5000000;
     for (is_failed = 0; is_failed <= 1; is_failed++) {
         atomic_store(&wisher, -1);
+        atomic_store(&n_began, 0);
         run_ranks(3, &params, do_wish, &is_failed);
     }
 }
