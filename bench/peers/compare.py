@@ -164,8 +164,8 @@ def compare_gpu(arguments, case, precision):
         options = ["--devices", f"{arguments.device}:1"]
         if precision != "f32":
             options += ["--precision", precision]
-        peer = ["--device", "cuda", "--precision", precision, "--steps",
-                str(arguments.steps)]
+        peer = ["--device", arguments.device, "--precision", precision,
+                "--steps", str(arguments.steps)]
         if "resnet" in case:
             peer.append("--channels-last")
         ours, theirs = [], []
