@@ -64,7 +64,7 @@ if(SL_HAVE_CUDA)
             add_test(NAME cuda.layers_${name}_${dtype}
                 COMMAND test_layers_${name})
             set_tests_properties(cuda.layers_${name}_${dtype} PROPERTIES
-                LABELS ${label} TIMEOUT 300 SKIP_RETURN_CODE 77
+                LABELS ${label} TIMEOUT 900 SKIP_RETURN_CODE 77
                 ENVIRONMENT "${SL_TEST_ENVIRONMENT};SLUICE_TEST_LAYER_KIND=cuda;SLUICE_TEST_LAYER_DTYPE=${dtype}")
         endforeach()
     endforeach()
