@@ -13,7 +13,7 @@
 enum {
     N_STEPS = 3,
     ROWS = 4,
-    MAX_CALLS = 12 /* of an entry point, spread over those there are */
+    MAX_CALLS = 4 /* of an entry point, spread over those there are */
 };
 
 typedef struct outcome {

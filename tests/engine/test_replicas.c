@@ -482,7 +482,8 @@ static void a_replica_that_drifts_is_found(void **state)
     sl_step_report_t report;
     sl_stage_param_t *param;
     sl_stage_t *stage;
-    uint32_t *bits;
+    uint32_t bits = 0;
+    char *at;
     sl_batch_t batch;
 
     (void)state;
@@ -491,8 +492,10 @@ static void a_replica_that_drifts_is_found(void **state)
     batch = fixture_batch(run.model, run.rows, 0, 0);
     sl_assert_ok(sl_engine_step(engine, &batch, &report));
     param = sl_engine_find_param(engine, 1, 1, 0, &stage);
-    bits = sl_storage_ptr(&param->value);
-    bits[3] ^= 1;
+    at = (char *)sl_storage_ptr(&param->value) + 3 * sizeof(bits);
+    sl_assert_ok(sl_device_copy_wait(stage->device, &bits, at, sizeof(bits)));
+    bits ^= 1;
+    sl_assert_ok(sl_device_copy_wait(stage->device, at, &bits, sizeof(bits)));
     sl_assert_status(sl_engine_step(engine, &batch, &report), SL_ERR_CORRUPT);
     sl_assert_contains(sl_last_error(), "replica 1");
     sl_engine_destroy(engine);
