@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts that fit: estimate, cut, rehearse, correct, again. */
-#include "engine/fit.h"
+#include "engine/fit_search.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/parallel/together.h"
-#include "engine/rehearse.h"
 #include "engine/schedule/schedule_internal.h"
 #include "engine/world.h"
 
@@ -18,38 +17,8 @@ enum {
 /* The second way takes estimates for this part too high. */
 #define DISTRUST 0.9
 
-/* A device of any rank: a slot of the grid. */
-typedef struct sl_fit_slot {
-    size_t limit_bytes; /* that the next boundary brings */
-    /* as the latest rehearsal has found it */
-    size_t peak_bytes, held_bytes;
-    int fits;
-} sl_fit_slot_t;
-
-/* A stage that was rehearsed and did not fit. */
-typedef struct sl_misfit {
-    int begin, end, stage;
-} sl_misfit_t;
-
-typedef struct sl_search {
-    sl_engine_params_t params; /* with `cuts` */
-    sl_part_problem_t problem;
-    int *cuts;                /* owned */
-    sl_part_memory_t *memory; /* owned */
-    size_t *limits;           /* owned, per stage */
-    size_t *extra;            /* owned, per stage: added to estimates */
-    double factor;            /* of estimates */
-    sl_misfit_t *misfits;     /* owned */
-    int n_misfits, misfits_room;
-    sl_rehearsal_t *rehearsal; /* owned; of this rank, the latest */
-    int n_slots;
-    sl_fit_slot_t *slots; /* owned: of all ranks, the same on all */
-    sl_fit_slot_t *rows;  /* owned: what the ranks say, n_slots each */
-    sl_fit_t fit;
-} sl_search_t;
-
 /* Index of the slot that has a stage. */
-static int slot_of(const sl_search_t *search, int replica, int stage)
+static int slot_of(const sl_fit_search_t *search, int replica, int stage)
 {
     const sl_engine_params_t *params = &search->params;
 
@@ -59,7 +28,7 @@ static int slot_of(const sl_search_t *search, int replica, int stage)
 }
 
 /* Stages of all replicas. */
-static int stages_on(const sl_search_t *search, int slot)
+static int stages_on(const sl_fit_search_t *search, int slot)
 {
     int k, r, n = 0;
 
@@ -69,80 +38,6 @@ static int stages_on(const sl_search_t *search, int slot)
         }
     }
     return n;
-}
-
-/* ---- between ranks ---- */
-
-/* Every rank knows its own slots; after this all know all. */
-static sl_status_t share_slots(sl_search_t *search)
-{
-    const sl_grid_t *grid = search->params.grid;
-    const size_t bytes = (size_t)search->n_slots * sizeof(*search->slots);
-    sl_status_t status;
-    int s;
-
-    if (search->params.world == NULL) {
-        return SL_OK;
-    }
-    SL_TRY(status,
-           sl_world_gather(search->params.world, search->slots, bytes,
-                           search->rows),
-           out);
-    for (s = 0; s < search->n_slots; s++) {
-        search->slots[s] =
-            search->rows[grid->slots[s].rank * search->n_slots + s];
-    }
-out:
-    return status;
-}
-
-/* What the next boundary brings, as far as memory in use allows it. */
-static sl_status_t read_limits(sl_search_t *search)
-{
-    const sl_grid_t *grid = search->params.grid;
-    int s;
-
-    for (s = 0; s < search->n_slots; s++) {
-        sl_mem_stats_t stats;
-
-        if (grid->slots[s].rank == grid->rank) {
-            sl_mem_stats(
-                search->params.devices->devices[grid->slots[s].device].mem,
-                &stats);
-            search->slots[s].limit_bytes = stats.asked_limit_bytes;
-        }
-    }
-    return share_slots(search);
-}
-
-/* The cuts that the policy makes of what is known, as rank 0 finds them: a
- * rank may have measured other times. `*found_p`: there are some. */
-static sl_status_t split(sl_search_t *search, int *found_p)
-{
-    sl_world_t *world = search->params.world;
-    const size_t n = (size_t)search->params.n_stages + 1;
-    sl_status_t status = SL_OK;
-    double verdict = 0.0;
-
-    if (search->params.grid->rank == 0) {
-        status = sl_part_split(&sl_part_dp, &search->problem, search->cuts);
-        verdict = (double)status;
-    }
-    if (world != NULL) {
-        SL_TRY(status, sl_world_broadcast(world, 0, &verdict, sizeof(verdict)),
-               out);
-        status = (sl_status_t)verdict;
-        if (status >= 0) {
-            SL_TRY(status,
-                   sl_world_broadcast(world, 0, search->cuts,
-                                      n * sizeof(*search->cuts)),
-                   out);
-        }
-    }
-    *found_p = status >= 0;
-    status = status == SL_ERR_QUOTA ? SL_OK : status;
-out:
-    return status;
 }
 
 /* ---- the estimate ---- */
@@ -202,12 +97,12 @@ out:
  * as the estimates were corrected. */
 static size_t need(void *ctx, int begin, int end, int stage)
 {
-    const sl_search_t *search = ctx;
+    const sl_fit_search_t *search = ctx;
     size_t bytes;
     int i;
 
     for (i = 0; i < search->n_misfits; i++) {
-        const sl_misfit_t *misfit = &search->misfits[i];
+        const sl_fit_misfit_t *misfit = &search->misfits[i];
 
         if (misfit->stage == stage && misfit->begin == begin &&
             misfit->end == end) {
@@ -220,47 +115,10 @@ static size_t need(void *ctx, int begin, int end, int stage)
 
 /* ---- a rehearsal, and what follows ---- */
 
-/* This rank's cells, then what all have found. */
-static sl_status_t rehearse(sl_search_t *search)
-{
-    const sl_grid_t *grid = search->params.grid;
-    sl_status_t status;
-    int s;
-
-    sl_rehearsal_close(search->rehearsal);
-    search->rehearsal = NULL;
-    SL_TRY(status, sl_rehearsal_open(&search->params, &search->rehearsal), out);
-    for (s = 0; s < search->n_slots; s++) {
-        if (grid->slots[s].rank == grid->rank) {
-            sl_rehearsal_set_limit(search->rehearsal, grid->slots[s].device,
-                                   search->slots[s].limit_bytes);
-        }
-    }
-    SL_TRY(status, sl_rehearsal_run(search->rehearsal), out);
-    for (s = 0; s < search->n_slots; s++) {
-        if (grid->slots[s].rank == grid->rank) {
-            const sl_dry_memory_t *dry =
-                sl_rehearsal_memory(search->rehearsal, grid->slots[s].device);
-
-            search->slots[s].fits = dry->fits;
-            search->slots[s].peak_bytes = dry->most.peak_bytes;
-            search->slots[s].held_bytes = dry->most.peak_held_bytes;
-        }
-    }
-    SL_TRY(status, share_slots(search), out);
-    search->fit.n_rounds++;
-    search->fit.fits = 1;
-    for (s = 0; s < search->n_slots; s++) {
-        search->fit.fits &= search->slots[s].fits;
-    }
-out:
-    return status;
-}
-
-static sl_status_t note_misfit(sl_search_t *search, int stage)
+static sl_status_t note_misfit(sl_fit_search_t *search, int stage)
 {
     const int room = search->misfits_room + search->params.n_stages;
-    sl_misfit_t *misfits = search->misfits;
+    sl_fit_misfit_t *misfits = search->misfits;
     sl_status_t status = SL_OK;
 
     if (search->n_misfits == search->misfits_room) {
@@ -282,7 +140,7 @@ out:
 
 /* By as much as the rehearsal found more than was estimated; where only
  * fragmentation is too much, by what was free. */
-static void correct(sl_search_t *search, int stage, int slot)
+static void correct(sl_fit_search_t *search, int stage, int slot)
 {
     const size_t found =
         search->slots[slot].peak_bytes / (size_t)stages_on(search, slot);
@@ -296,7 +154,7 @@ static void correct(sl_search_t *search, int stage, int slot)
     }
 }
 
-static sl_status_t learn(sl_search_t *search, int corrects)
+static sl_status_t learn(sl_fit_search_t *search, int corrects)
 {
     sl_status_t status = SL_OK;
     int k, r;
@@ -319,7 +177,7 @@ out:
 }
 
 /* Cut under the estimates and rehearse, until it fits or nothing is left. */
-static sl_status_t try_estimates(sl_search_t *search, int corrects)
+static sl_status_t try_estimates(sl_fit_search_t *search, int corrects)
 {
     sl_status_t status;
     int round, is_found = 0;
@@ -328,11 +186,11 @@ static sl_status_t try_estimates(sl_search_t *search, int corrects)
     memset(search->extra, 0,
            (size_t)search->params.n_stages * sizeof(*search->extra));
     for (round = 0; round < MAX_ROUNDS; round++) {
-        SL_TRY(status, split(search, &is_found), out);
+        SL_TRY(status, sl_fit_split(search, &is_found), out);
         if (!is_found) {
             return SL_OK;
         }
-        SL_TRY(status, rehearse(search), out);
+        SL_TRY(status, sl_fit_rehearse(search), out);
         if (search->fit.fits) {
             return SL_OK;
         }
@@ -344,7 +202,7 @@ out:
 }
 
 /* Nothing fits: the cuts that come nearest, and where they miss most. */
-static sl_status_t find_least(sl_search_t *search)
+static sl_status_t find_least(sl_fit_search_t *search)
 {
     sl_world_t *world = search->params.world;
     const size_t n = (size_t)search->params.n_stages + 1;
@@ -363,7 +221,7 @@ static sl_status_t find_least(sl_search_t *search)
                                   n * sizeof(*search->cuts)),
                out);
     }
-    SL_TRY(status, rehearse(search), out);
+    SL_TRY(status, sl_fit_rehearse(search), out);
     for (s = 0; s < search->n_slots; s++) {
         const sl_fit_slot_t *slot = &search->slots[s];
         const double part =
@@ -384,7 +242,7 @@ out:
 
 /* ---- the search ---- */
 
-static sl_status_t find_limits(sl_search_t *search)
+static sl_status_t find_limits(sl_fit_search_t *search)
 {
     const size_t n = (size_t)search->params.n_stages;
     sl_status_t status = SL_OK;
@@ -412,7 +270,7 @@ out:
     return status;
 }
 
-static sl_status_t search_under_limits(sl_search_t *search)
+static sl_status_t search_under_limits(sl_fit_search_t *search)
 {
     sl_status_t status;
 
@@ -432,7 +290,7 @@ out:
     return status;
 }
 
-static sl_status_t reserve(sl_search_t *search)
+static sl_status_t reserve(sl_fit_search_t *search)
 {
     const size_t n = (size_t)search->params.grid->n_slots;
     const size_t n_ranks = (size_t)search->params.grid->n_ranks;
@@ -450,18 +308,18 @@ out:
 }
 
 /* All ranks do the same: what a search goes by is the same on all. */
-static sl_status_t run_search(sl_search_t *search)
+static sl_status_t run_search(sl_fit_search_t *search)
 {
     sl_status_t status;
     int is_found = 0;
 
     SL_TRY(status, reserve(search), out);
-    SL_TRY(status, read_limits(search), out);
-    SL_TRY(status, split(search, &is_found), out);
+    SL_TRY(status, sl_fit_read_limits(search), out);
+    SL_TRY(status, sl_fit_split(search, &is_found), out);
     if (!is_found) {
         SL_FAIL(status, SL_ERR_QUOTA, out, "engine: no cuts were found");
     }
-    SL_TRY(status, rehearse(search), out);
+    SL_TRY(status, sl_fit_rehearse(search), out);
     if (!search->fit.fits) {
         status = search_under_limits(search);
     }
@@ -469,7 +327,7 @@ out:
     return status;
 }
 
-static sl_status_t search_with_grid(sl_search_t *search)
+static sl_status_t search_with_grid(sl_fit_search_t *search)
 {
     sl_world_t *world = search->params.world;
     sl_grid_t *grid = NULL;
@@ -500,7 +358,7 @@ sl_status_t sl_engine_fit(const sl_engine_params_t *params,
                           const sl_part_problem_t *problem, int *cuts,
                           sl_fit_t *fit_p)
 {
-    sl_search_t search = {.params = *params, .problem = *problem};
+    sl_fit_search_t search = {.params = *params, .problem = *problem};
     const size_t bytes = ((size_t)problem->n_stages + 1) * sizeof(int);
     sl_status_t status;
 

@@ -17,8 +17,9 @@ enum {
     HEAD_DIM_STEP = 8
 };
 
-/* The lowest score: its exponential is 0, and it cancels to no NaN. */
-#define LOWEST (-1e9f)
+/* The lowest score: its exponential is 0, and it is far from what engines'
+ * own factors would make infinite, which could cancel to NaN. */
+#define LOWEST (-1e30f)
 
 /* What a run gives to a graph: tensors' numbers and their meaning. */
 typedef enum given {

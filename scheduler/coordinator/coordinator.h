@@ -39,7 +39,7 @@ typedef struct sl_coord_device {
     double manual_percent;   /**< set by hand; negative = not set */
     uint64_t manual_bytes;   /**< limit set by hand; 0 = not set */
     char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< "" = not known */
-    char gpu_id[48]; /**< "" = none, or not known */
+    char gpu_id[48];                            /**< "" = none, or not known */
 } sl_coord_device_t;
 
 typedef struct sl_coord_job {

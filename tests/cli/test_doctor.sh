@@ -4,6 +4,8 @@
 # management library, $3 what the build has of CUDA: no, standin or toolkit.
 fake=$(cd "$2" && pwd) || exit 1
 cuda=$3
+SL_STANDIN_DEVICES=2
+export SL_STANDIN_DEVICES
 . "$(dirname "$0")/bed.sh"
 
 if [ ! -e /dev/nvidiactl ]; then

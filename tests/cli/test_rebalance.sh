@@ -54,6 +54,14 @@ train() { # NAME OPTION...
     exec "$sluice" train gpt.yaml --quiet --job-name "$name" --steps $steps \
         --metrics "$name.jsonl" "$@" >"$name.log" 2>&1
 }
+launch() { # RANKS NAME OPTION...
+    ranks=$1
+    name=$2
+    shift 2
+    ASAN_OPTIONS=detect_leaks=0 exec mpirun --oversubscribe --bind-to none \
+        -n "$ranks" "$sluice" train gpt.yaml --quiet --job-name "$name" \
+        --steps $steps --metrics "$name.jsonl" "$@" >"$name.log" 2>&1
+}
 hash_in() { sed -n 's/.*state-hash //p' "$1"; }
 ctl() { "$sluice" ctl "$@" >ctl.log 2>&1 || fail "ctl $*"; }
 # end_job NAME: it ends well, with the state of an undisturbed run
@@ -113,6 +121,25 @@ if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
     end_job resumed
     grep -q "resumed from saved/step-00000$steps" resumed.log ||
         fail "the last checkpoint is not taken"
+
+    # memory of rank 1 below the need of its stage: layers go to rank 0
+    launch 2 tight --devices cpu:1 &
+    job=$!
+    until_in tight.jsonl '"step":5,'
+    ctl limit tight.1 cpu:0 6MiB
+    until_in tight.log 'from stage 1 to stage 0: a step does not fit'
+    ctl limit tight.1 cpu:0 1GiB
+    end_job tight
+
+    # layers of two replicas, the second one on rank 1
+    (train pair --devices cpu:4 --replicas 2 --zero1 true --rebalance off)
+    want=$(hash_in pair.log)
+    launch 2 moving --devices cpu:2 --replicas 2 --stages 2 --zero1 true &
+    job=$!
+    until_in moving.jsonl '"step":5,'
+    ctl share moving.1 cpu:1 20
+    until_in moving.log 'from stage 1 to stage 0 (rank 1 cpu:1 has .* of its'
+    end_job moving
 fi
 
 # what is not to change does not: cuts by hand, and another policy

@@ -271,6 +271,23 @@ static void batches_are_right(void **state)
     }
 }
 
+/* A GPU's library may lack one for a type: a layer then has another way. */
+static int is_offered(const sl_cuda_product_params_t *params)
+{
+    sl_cuda_product_params_t asked = *params;
+    sl_cuda_product_t *product = NULL;
+    sl_status_t status;
+
+    asked.is_optional = 1;
+    asked.name = "test";
+    status = sl_cuda_product_create(&asked, &product);
+    sl_cuda_product_destroy(product);
+#ifdef SL_CUDA_STANDIN
+    assert_int_equal(status, SL_OK);
+#endif
+    return status >= 0;
+}
+
 static void epilogues_are_right(void **state)
 {
     static const sl_cuda_epilogue_t epilogues[] = {SL_CUDA_EPILOGUE_BIAS,
@@ -286,8 +303,10 @@ static void epilogues_are_right(void **state)
                     24, 16, 40, e, !e, t, to_f32 ? SL_CUDA_F32 : t, 0);
 
                 params.epilogue = epilogues[e];
-                check_one(params, 1, 0);
-                check_one(params, 1, 1);
+                if (is_offered(&params)) {
+                    check_one(params, 1, 0);
+                    check_one(params, 1, 1);
+                }
             }
         }
     }

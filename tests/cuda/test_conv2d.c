@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "memory/cuda.h"
 #ifdef SL_CUDA_STANDIN
 #include "dnn.h"
-#include "memory/cuda.h"
 #include "standin.h"
 #endif
 
@@ -134,6 +134,54 @@ static void tf32_is_asked_for(void **state)
         most = fmax(most, fabs((double)exact[i] - (double)rough[i]));
     }
     assert_true(most > 1e-5 && most < 0.1);
+}
+
+static void run_both(image_layer_t *image)
+{
+    const sl_layer_kernels_t *kernels =
+        image->layer->ops->kernels[SL_DEVICE_KIND_CUDA];
+
+    sl_assert_ok(kernels->forward(&image->run, image_stream()));
+    sl_assert_ok(kernels->backward(&image->run, image_stream()));
+}
+
+/* Runs can be captured, and launched again. */
+static void a_captured_run_gives_the_same_bits(void **state)
+{
+    image_case_t c = case_of(&shapes[0]);
+    image_layer_t image;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaStream_t stream = bed_stream();
+    float *out, *din;
+    size_t n_in, n_out;
+
+    (void)state;
+    c.dtype = SL_CUDA_BF16;
+    image_layer_make(&image, &c);
+    n_in = (size_t)sl_tensor_elements(&image.plan.in[0]);
+    n_out = (size_t)sl_tensor_elements(&image.plan.out);
+    run_both(&image);
+    out = image_fetch(&image.plan.out, image.run.out);
+    din = image_fetch(&image.plan.in[0], image.run.din[0]);
+    sl_assert_ok(SL_CUDA(
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+    run_both(&image);
+    sl_assert_ok(SL_CUDA(cudaStreamEndCapture(stream, &graph)));
+    sl_assert_ok(SL_CUDA(cudaGraphInstantiate(&exec, graph, 0)));
+    sl_assert_ok(
+        SL_CUDA(cudaMemsetAsync(image.run.out, 0xff, n_out * 2, stream)));
+    sl_assert_ok(
+        SL_CUDA(cudaMemsetAsync(image.run.din[0], 0xff, n_in * 2, stream)));
+    sl_assert_ok(SL_CUDA(cudaGraphLaunch(exec, stream)));
+    bed_assert_same("out", image_fetch(&image.plan.out, image.run.out), out,
+                    n_out);
+    bed_assert_same("din", image_fetch(&image.plan.in[0], image.run.din[0]),
+                    din, n_in);
+    sl_assert_ok(SL_CUDA(cudaGraphExecDestroy(exec)));
+    sl_assert_ok(SL_CUDA(cudaGraphDestroy(graph)));
+    image_layer_free(&image);
+    image_end();
 }
 
 static void weights_are_stored_channels_last(void **state)
@@ -361,6 +409,7 @@ int main(void)
         BED_TEST(data_agrees),
         BED_TEST(evaluation_agrees),
         BED_TEST(tf32_is_asked_for),
+        BED_TEST(a_captured_run_gives_the_same_bits),
         BED_TEST(weights_are_stored_channels_last),
         BED_TEST(too_large_a_tensor_is_refused),
 #ifdef SL_CUDA_STANDIN

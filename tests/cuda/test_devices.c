@@ -188,6 +188,37 @@ static void peers_reach_each_others_memory(void **state)
     assert_int_equal(cudaGetLastError(), cudaSuccess);
 }
 
+/* Where GPUs cannot reach each other, an ordinary copy goes over the host: for
+ * that, memory is not mapped in pieces. */
+static void without_peers_memory_stays_whole(void **state)
+{
+    sl_device_set_t *set;
+    sl_mem_block_t *a, *b;
+
+    (void)state;
+    standin_set_peers(0);
+    set = open_set("cuda:2");
+    sl_assert_ok(sl_mem_alloc(set->devices[0].mem, SL_MEM_CLASS_COMM,
+                              N * sizeof(float), &a));
+    sl_assert_ok(sl_mem_alloc(set->devices[1].mem, SL_MEM_CLASS_COMM,
+                              N * sizeof(float), &b));
+    assert_int_equal(standin_n_calls(STANDIN_cuMemCreate), 0);
+    assert_int_equal(cudaMemset(a->ptr, 0, N * sizeof(float)), cudaSuccess);
+    assert_int_equal(
+        cudaMemcpy(b->ptr, a->ptr, N * sizeof(float), cudaMemcpyDefault),
+        cudaSuccess);
+    sl_mem_release(a);
+    sl_mem_release(b);
+    sl_device_set_destroy(set);
+    /* alone, a GPU has no peer to care for */
+    set = open_set("cuda:1");
+    sl_assert_ok(sl_mem_alloc(set->devices[0].mem, SL_MEM_CLASS_COMM,
+                              N * sizeof(float), &a));
+    assert_true(standin_n_calls(STANDIN_cuMemCreate) > 0);
+    sl_mem_release(a);
+    sl_device_set_destroy(set);
+}
+
 /* Blocks are reused in the order of the ops, and go when none uses them. */
 static void memory_follows_the_ops(void **state)
 {
@@ -286,6 +317,7 @@ int main(void)
         T(memory_is_shared_out),
         T(processes_that_see_the_same_gpus_divide_them),
         T(what_is_missing_is_said),
+        T(without_peers_memory_stays_whole),
         T(peers_reach_each_others_memory),
         T(memory_follows_the_ops),
         T(every_failure_is_survived),

@@ -29,6 +29,7 @@ static struct {
     int n_devices;
     size_t memory_bytes;
     size_t granularity;
+    int has_no_peers;
     int is_reverse;
     unsigned delay_us;
     cudaError_t sticky[MAX_DEVICES];
@@ -176,6 +177,7 @@ static void set_defaults(void)
     g.n_devices = default_devices();
     g.memory_bytes = (size_t)3 << 30;
     g.granularity = (size_t)2 << 20;
+    g.has_no_peers = 0;
     driver_reset();
     g.is_reverse = getenv("SL_STANDIN_REVERSE") != NULL;
     g.delay_us = delay == NULL ? 0 : (unsigned)strtoul(delay, NULL, 10);
@@ -256,6 +258,14 @@ void standin_set_granularity(size_t bytes)
     lock();
     make_ready();
     g.granularity = bytes;
+    unlock();
+}
+
+void standin_set_peers(int can_access)
+{
+    lock();
+    make_ready();
+    g.has_no_peers = !can_access;
     unlock();
 }
 
@@ -538,7 +548,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can_access, int number, int peer)
     if (!is_device(number) || !is_device(peer)) {
         return standin_give(cudaErrorInvalidDevice);
     }
-    *can_access = number != peer;
+    *can_access = number != peer && !g.has_no_peers;
     return cudaSuccess;
 }
 
@@ -549,6 +559,9 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
     STANDIN_ENTER(cudaDeviceEnablePeerAccess);
     if (!is_device(peer) || peer == device || flags != 0) {
         return standin_give(cudaErrorInvalidDevice);
+    }
+    if (g.has_no_peers) {
+        return standin_give(cudaErrorPeerAccessUnsupported);
     }
     lock();
     if ((g.peers[device] >> peer & 1) != 0) {

@@ -190,6 +190,8 @@ void standin_set_memory(size_t bytes);
  *  4096); 0: the devices cannot do it. */
 void standin_set_granularity(size_t bytes);
 size_t standin_granularity(void);
+/** Whether devices may be let use each other's memory (default 1). */
+void standin_set_peers(int can_access);
 /** Run the threads of a block, and the blocks, from the last to the first:
  *  a missing barrier then gives other results. */
 void standin_set_reverse(int is_reverse);

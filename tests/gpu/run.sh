@@ -48,6 +48,8 @@ fi
 case $SL_GPU_BUILD in /*) ;; *) SL_GPU_BUILD=$PWD/$SL_GPU_BUILD ;; esac
 export SL_GPU_MODE SL_GPU_KIND SL_GPU_BUILD
 sluice=$SL_GPU_BUILD/sluice
+SL_STANDIN_DEVICES=2
+export SL_STANDIN_DEVICES # of the stand-in only
 is_standin() { [ "$SL_GPU_MODE" = standin ]; }
 
 # ---- what parts use ----

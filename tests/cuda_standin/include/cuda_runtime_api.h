@@ -32,6 +32,7 @@ extern "C" {
     X(cudaErrorNoDevice, 100, "no device is detected")                         \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                   \
     X(cudaErrorECCUncorrectable, 214, "uncorrectable memory error")            \
+    X(cudaErrorPeerAccessUnsupported, 217, "no peer access between devices")   \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")          \
     X(cudaErrorNotReady, 600, "device not ready")                              \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was met")        \
