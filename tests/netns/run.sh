@@ -62,7 +62,7 @@ alone=$(hash_in alone.log)
 
 # ---- two hosts ----
 on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b -- \
-    train gpt.yaml --quiet" >two.log 2>&1 || fail "two hosts: exit status $?"
+    train gpt.yaml" >two.log 2>&1 || fail "two hosts: exit status $?"
 [ "$(hash_in two.log)" = "$alone" ] || fail 'two hosts: another state'
 { grep -q '  0      0  .*   0  a / cpu:0' two.log &&
     grep -q '  0      1  .*   1  b / cpu:0' two.log; } ||
@@ -88,6 +88,9 @@ cut() {
         --back-off 0.1 $*" >"$log" 2>&1 &
     launch=$!
     until_true steps_in metrics.jsonl 20
+    case "$*" in
+    *--checkpoint*) until_true test -s checkpoints/latest ;;
+    esac
     link b down
     begin=$(date +%s)
     wait $launch

@@ -66,7 +66,7 @@ alone=$(hash_in alone.log)
 [ -n "$alone" ] || fail 'one process has no hash'
 
 # two tasks, one stage each
-srun -n 2 "$sluice" train gpt.yaml --quiet >srun.log 2>&1 ||
+srun -n 2 "$sluice" train gpt.yaml >srun.log 2>&1 ||
     fail "srun: exit status $?"
 [ "$(hash_in srun.log)" = "$alone" ] || fail 'srun: another state'
 grep -q '  0      1  .*   1  .* / cpu:0' srun.log ||
