@@ -88,7 +88,7 @@ SL_API void sl_world_call(sl_world_t *world, void (*fn)(void *ctx), void *ctx);
 /**
  * `n` more threads of this rank wait for something of another rank (negative:
  * fewer). While there is one, arrivals are looked for eagerly instead of every
- * 0.2 ms. Cheap; from any thread; collective calls do it themselves.
+ * 2 ms. Cheap; from any thread; collective calls do it themselves.
  */
 SL_API void sl_world_expect(sl_world_t *world, int n);
 

@@ -34,17 +34,20 @@ void sl_waker_wake(sl_waker_t *waker)
     (void)pthread_mutex_unlock(&waker->lock);
 }
 
-void sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns)
+int sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns)
 {
     const struct timespec deadline = sl_clock_deadline(timeout_ns);
+    int has_news;
 
     (void)pthread_mutex_lock(&waker->lock);
     while (!waker->has_news &&
            pthread_cond_timedwait(&waker->changed, &waker->lock, &deadline) ==
                0) {
     }
+    has_news = waker->has_news;
     waker->has_news = 0;
     (void)pthread_mutex_unlock(&waker->lock);
+    return has_news;
 }
 
 void sl_link_host_name(char name[SL_WORLD_HOST_BYTES])

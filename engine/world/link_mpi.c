@@ -23,8 +23,11 @@ enum {
     SPINS = 50 /* polls before the first sleep */
 };
 
-static const uint64_t EAGER_NS = 10000, EAGER_MAX_NS = 50000;
-static const uint64_t LAZY_NS = 200000, IDLE_NS = 5000000;
+/* Who has waited for t sleeps for t / PATIENCE more: each look costs a core
+ * that may be computing some microseconds, and what comes late is late by a
+ * small part of the time that was waited for it. */
+static const uint64_t EAGER_NS = 10000, EAGER_MAX_NS = 2000000, PATIENCE = 32;
+static const uint64_t LAZY_NS = 2000000, IDLE_NS = 5000000;
 static const uint64_t STOP_NS = 1000000000; /* for what is under way */
 
 /* A control message on its way. */
@@ -54,7 +57,8 @@ typedef struct mpi {
     int *found;
     MPI_Status *statuses;
     int n, n_room;
-    int n_quiet; /* polls without an event */
+    int n_quiet;          /* polls without an event or a wake-up */
+    uint64_t quiet_at_ns; /* when the first of them was */
 } mpi_t;
 
 static mpi_t *mpi_of(sl_link_t *link)
@@ -307,7 +311,19 @@ static int mpi_poll(sl_link_t *link)
     const int n = take_mail(mpi) + test_requests(mpi);
 
     mpi->n_quiet = n > 0 ? 0 : mpi->n_quiet + 1;
+    if (mpi->n_quiet == 1) {
+        mpi->quiet_at_ns = sl_clock_ns();
+    }
     return n;
+}
+
+static uint64_t eager_pause_ns(const mpi_t *mpi)
+{
+    const uint64_t pause_ns = (sl_clock_ns() - mpi->quiet_at_ns) / PATIENCE;
+
+    return pause_ns < EAGER_NS       ? EAGER_NS
+           : pause_ns > EAGER_MAX_NS ? EAGER_MAX_NS
+                                     : pause_ns;
 }
 
 static void mpi_wait(sl_link_t *link, sl_pace_t pace, uint64_t timeout_ns)
@@ -320,9 +336,12 @@ static void mpi_wait(sl_link_t *link, sl_pace_t pace, uint64_t timeout_ns)
             (void)sched_yield();
             return;
         }
-        pause_ns = mpi->n_quiet < 2 * SPINS ? EAGER_NS : EAGER_MAX_NS;
+        pause_ns = eager_pause_ns(mpi);
     }
-    sl_waker_wait(&mpi->waker, pause_ns < timeout_ns ? pause_ns : timeout_ns);
+    if (sl_waker_wait(&mpi->waker,
+                      pause_ns < timeout_ns ? pause_ns : timeout_ns)) {
+        mpi->n_quiet = 0;
+    }
 }
 
 static void mpi_wake(sl_link_t *link)

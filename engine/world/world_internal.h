@@ -143,7 +143,8 @@ typedef struct sl_waker {
 void sl_waker_init(sl_waker_t *waker);
 void sl_waker_cleanup(sl_waker_t *waker);
 void sl_waker_wake(sl_waker_t *waker);
-void sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns);
+/** @return whether it was woken */
+int sl_waker_wait(sl_waker_t *waker, uint64_t timeout_ns);
 
 /* ---- ports ---- */
 
