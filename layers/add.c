@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "layers/attrs_internal.h"
-#include "layers/cpu/cpu_kernels.h"
+#include "layers/cpu/drop.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {
@@ -57,6 +57,23 @@ static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     cost_p->backward_bytes = attrs->relu || drops > 0
                                  ? bytes * (1 + layer->n_inputs + attrs->relu)
                                  : 0;
+}
+
+sl_status_t sl_add_plan(sl_layer_plan_t *plan_p)
+{
+    const sl_add_attrs_t *attrs = plan_p->layer->attrs;
+    const int n = plan_p->layer->n_inputs;
+    const int all = (1 << n) - 1;
+    const int drops = attrs->dropout > 0 && plan_p->is_training;
+    sl_status_t status;
+
+    SL_TRY(status, sl_drop_check_size(plan_p->layer, &plan_p->out, n - 1), out);
+    plan_p->keeps_output = attrs->relu;
+    plan_p->accumulates = all;
+    plan_p->in_place = 1;
+    plan_p->passes_gradient = attrs->relu ? 0 : drops ? 1 : all;
+out:
+    return status;
 }
 
 const sl_layer_ops_t sl_layer_add = {

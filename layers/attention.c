@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "layers/attrs_internal.h"
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {

@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "layers/layers.h"
+
 /** Largest double below 1: a dropout that leaves some. */
 #define SL_DROPOUT_MAX 0x1.fffffffffffffp-1
 
@@ -58,5 +60,11 @@ typedef struct sl_loss_attrs {
     int64_t ignore_index;   /**< a target that does not count */
     double label_smoothing; /**< share of the target spread over all classes */
 } sl_loss_attrs_t;
+
+/* Plans of types whose kernels on every kind of device keep and pass on the
+ * same: none has sizes or kernels of its own. */
+SL_NODISCARD sl_status_t sl_add_plan(sl_layer_plan_t *plan);
+SL_NODISCARD sl_status_t sl_dropout_plan(sl_layer_plan_t *plan);
+SL_NODISCARD sl_status_t sl_flatten_plan(sl_layer_plan_t *plan);
 
 #endif /* SL_LAYERS_ATTRS_INTERNAL_H */

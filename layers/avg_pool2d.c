@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* avg_pool2d: the mean of each window. */
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/image_internal.h"
 #include "layers/layers_internal.h"
 

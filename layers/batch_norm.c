@@ -2,7 +2,6 @@
 /* batch_norm: over batch, height and width, with an optional added skip
  * connection and relu. Each micro-batch is normalised by its own statistics;
  * the running ones move once a mini-batch, from sums over all of it. */
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/image_internal.h"
 #include "layers/layers_internal.h"
 

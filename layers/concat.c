@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* concat: channels of images, or the last dimension of other tensors. */
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {{0}};

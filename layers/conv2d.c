@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/image_internal.h"
 #include "layers/layers_internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dropout: zeroes elements at random while training, scales the rest. */
 #include "layers/attrs_internal.h"
-#include "layers/cpu/cpu_kernels.h"
+#include "layers/cpu/drop.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {
@@ -34,6 +34,19 @@ static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     cost_p->backward_flops = cost_p->forward_flops;
     cost_p->forward_bytes = 2 * bytes;
     cost_p->backward_bytes = 2 * bytes;
+}
+
+sl_status_t sl_dropout_plan(sl_layer_plan_t *plan_p)
+{
+    const sl_dropout_attrs_t *attrs = plan_p->layer->attrs;
+    sl_status_t status;
+
+    SL_TRY(status, sl_drop_check_size(plan_p->layer, &plan_p->out, 1), out);
+    plan_p->in_place = 1;
+    plan_p->accumulates = 1;
+    plan_p->passes_gradient = attrs->p <= 0 || !plan_p->is_training;
+out:
+    return status;
 }
 
 const sl_layer_ops_t sl_layer_dropout = {

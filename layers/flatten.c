@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flatten: [batch, ...] to plain [batch, width], in PyTorch's order. */
-#include "layers/cpu/cpu_kernels.h"
+#include "layers/attrs_internal.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {{0}};
@@ -30,6 +30,16 @@ static void cost(const sl_layer_t *layer, const sl_tensor_desc_t *in,
     cost_p->backward_flops = 0;
     cost_p->forward_bytes = bytes;
     cost_p->backward_bytes = in[0].layout == SL_LAYOUT_PLAIN ? 0 : bytes;
+}
+
+sl_status_t sl_flatten_plan(sl_layer_plan_t *plan_p)
+{
+    const int is_plain = plan_p->in[0].layout == SL_LAYOUT_PLAIN;
+
+    plan_p->accumulates = 1;
+    plan_p->passes_gradient = is_plain;
+    plan_p->in_place = is_plain;
+    return SL_OK;
 }
 
 const sl_layer_ops_t sl_layer_flatten = {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* global_avg_pool: the mean over height and width, to plain [batch,
  * channels]. */
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {{0}};

@@ -260,7 +260,7 @@ sl_status_t sl_layer_plan_init(sl_layer_plan_t *plan, const sl_layer_t *layer,
     sl_status_t status;
     int i;
 
-    if (kernels == NULL || kernels->plan == NULL) {
+    if (kernels == NULL) {
         SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
                 "%s: no kernels for this kind of device",
                 sl_layer_label(layer, label));

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm: rows of mean 0 and variance 1, times weight, plus bias. */
 #include "layers/attrs_internal.h"
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {

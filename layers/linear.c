@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 enum {

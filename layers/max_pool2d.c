@@ -3,7 +3,6 @@
  * does. Also the shape of both window pools. */
 #include <inttypes.h>
 
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/image_internal.h"
 #include "layers/layers_internal.h"
 

@@ -306,7 +306,7 @@ static sl_status_t check_target(const sl_model_t *model, sl_device_kind_t kind,
         const sl_layer_kernels_t *kernels =
             model->layers[i]->ops->kernels[kind];
 
-        if (kernels == NULL || kernels->plan == NULL) {
+        if (kernels == NULL) {
             SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
                     "%s: no kernels for this kind of device",
                     sl_layer_label(model->layers[i], label));

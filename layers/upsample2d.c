@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* upsample2d: each pixel repeated factor x factor times. */
 #include "layers/attrs_internal.h"
-#include "layers/cpu/cpu_kernels.h"
 #include "layers/layers_internal.h"
 
 static const sl_attr_def_t attr_defs[] = {

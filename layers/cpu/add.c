@@ -6,23 +6,6 @@
 #include "layers/cpu/cpu_kernels.h"
 #include "layers/cpu/drop.h"
 
-static sl_status_t plan(sl_layer_plan_t *plan_p)
-{
-    const sl_add_attrs_t *attrs = plan_p->layer->attrs;
-    const int n = plan_p->layer->n_inputs;
-    const int all = (1 << n) - 1;
-    const int drops = attrs->dropout > 0 && plan_p->is_training;
-    sl_status_t status;
-
-    SL_TRY(status, sl_drop_check_size(plan_p->layer, &plan_p->out, n - 1), out);
-    plan_p->keeps_output = attrs->relu;
-    plan_p->accumulates = all;
-    plan_p->in_place = 1;
-    plan_p->passes_gradient = attrs->relu ? 0 : drops ? 1 : all;
-out:
-    return status;
-}
-
 static int drops(const sl_layer_run_t *run)
 {
     const sl_add_attrs_t *attrs = run->plan->layer->attrs;
@@ -185,7 +168,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 
 const sl_layer_kernels_t sl_cpu_add = {
     .size = sizeof(sl_layer_kernels_t),
-    .plan = plan,
+    .plan = sl_add_plan,
     .forward = forward,
     .backward = backward,
 };

@@ -5,23 +5,6 @@
 #include "layers/attrs_internal.h"
 #include "layers/cuda/cuda_drop.h"
 
-static sl_status_t plan(sl_layer_plan_t *plan_p)
-{
-    const sl_add_attrs_t *attrs = plan_p->layer->attrs;
-    const int n = plan_p->layer->n_inputs;
-    const int all = (1 << n) - 1;
-    const int drops = attrs->dropout > 0 && plan_p->is_training;
-    sl_status_t status;
-
-    SL_TRY(status, sl_drop_check_size(plan_p->layer, &plan_p->out, n - 1), out);
-    plan_p->keeps_output = attrs->relu;
-    plan_p->accumulates = all;
-    plan_p->in_place = 1;
-    plan_p->passes_gradient = attrs->relu ? 0 : drops ? 1 : all;
-out:
-    return status;
-}
-
 static sl_cuda_add_t args_of(const sl_layer_run_t *run)
 {
     const sl_add_attrs_t *attrs = run->plan->layer->attrs;
@@ -63,7 +46,7 @@ _Static_assert((int)SL_CUDA_MAX_INPUTS == (int)SL_LAYER_MAX_INPUTS,
 
 const sl_layer_kernels_t sl_cuda_layer_add = {
     .size = sizeof(sl_layer_kernels_t),
-    .plan = plan,
+    .plan = sl_add_plan,
     .forward = forward,
     .backward = backward,
 };

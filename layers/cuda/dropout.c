@@ -4,19 +4,6 @@
 #include "layers/attrs_internal.h"
 #include "layers/cuda/cuda_drop.h"
 
-static sl_status_t plan(sl_layer_plan_t *plan_p)
-{
-    const sl_dropout_attrs_t *attrs = plan_p->layer->attrs;
-    sl_status_t status;
-
-    SL_TRY(status, sl_drop_check_size(plan_p->layer, &plan_p->out, 1), out);
-    plan_p->in_place = 1;
-    plan_p->accumulates = 1;
-    plan_p->passes_gradient = attrs->p <= 0 || !plan_p->is_training;
-out:
-    return status;
-}
-
 /* y = x (+ prev) */
 static sl_status_t pass(const sl_layer_run_t *run, const void *x,
                         const void *prev, void *y, void *queue)
@@ -70,7 +57,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 
 const sl_layer_kernels_t sl_cuda_layer_dropout = {
     .size = sizeof(sl_layer_kernels_t),
-    .plan = plan,
+    .plan = sl_dropout_plan,
     .forward = forward,
     .backward = backward,
 };

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flatten on CUDA devices: a copy, or a change of layout for images whose
  * channels are last. */
+#include "layers/attrs_internal.h"
 #include "layers/cuda/images.h"
-
-static sl_status_t plan(sl_layer_plan_t *plan_p)
-{
-    const int is_plain = plan_p->in[0].layout == SL_LAYOUT_PLAIN;
-
-    plan_p->accumulates = 1;
-    plan_p->passes_gradient = is_plain;
-    plan_p->in_place = is_plain;
-    return SL_OK;
-}
 
 /* The plain side as an image like the input. */
 static sl_cuda_move_t move_of(const sl_layer_plan_t *plan_p,
@@ -57,7 +48,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 
 const sl_layer_kernels_t sl_cuda_layer_flatten = {
     .size = sizeof(sl_layer_kernels_t),
-    .plan = plan,
+    .plan = sl_flatten_plan,
     .forward = forward,
     .backward = backward,
 };
