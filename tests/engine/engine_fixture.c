@@ -202,6 +202,23 @@ sl_model_t *fixture_mlp(void)
     return target(model);
 }
 
+void fixture_cuts(const sl_model_t *model, int n_stages, uint64_t seed,
+                  uint32_t trial, int *cuts)
+{
+    const sl_rng_t rng = sl_rng_at(seed, trial, 0, 0, 0);
+    int k;
+
+    cuts[0] = 0;
+    cuts[n_stages] = model->n_layers;
+    for (k = 1; k < n_stages; k++) {
+        const int most = model->n_layers - (n_stages - k);
+        const int least = cuts[k - 1] + 1;
+
+        cuts[k] = least + (int)(sl_rng_u32(&rng, (uint64_t)k) %
+                                (uint32_t)(most - least + 1));
+    }
+}
+
 sl_batch_t fixture_batch(const sl_model_t *model, int rows, int step,
                          int ignore_every)
 {

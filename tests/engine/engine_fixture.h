@@ -80,6 +80,11 @@ SL_NODISCARD sl_status_t fixture_try_params(const fixture_run_t *run,
 void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,
                     sl_engine_t **engine_p);
 
+/** Some cuts into stages that are never empty, n_stages + 1 of them: a function
+ *  of seed and trial. */
+void fixture_cuts(const sl_model_t *model, int n_stages, uint64_t seed,
+                  uint32_t trial, int *cuts);
+
 /** Batch `step` for the model; borrowed until the next call. */
 sl_batch_t fixture_batch(const sl_model_t *model, int rows, int step,
                          int ignore_every);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/repartition.h"
+
 int member_check(bed_member_t *member, int ok, const char *what,
                  const char *file, int line)
 {
@@ -23,22 +25,56 @@ int member_create(bed_member_t *member)
                      sl_engine_create(&member->params, &member->engine));
 }
 
+int member_step(bed_member_t *member, int i)
+{
+    sl_step_report_t report;
+
+    if (!MEMBER_OK(member, sl_engine_step(member->engine,
+                                          &member->bed->batches[i], &report))) {
+        return 0;
+    }
+    member->result.losses[i] = report.loss;
+    member->result.norms[i] = report.gradient_norm;
+    return 1;
+}
+
+int member_train_moving(bed_member_t *member, uint64_t seed)
+{
+    const rank_bed_t *bed = member->bed;
+    const fixture_run_t *run = bed->run;
+    int cuts[sizeof(bed->cuts) / sizeof(*bed->cuts)];
+    uint64_t before, after;
+    int i;
+
+    for (i = 0; i < bed->n_batches; i++) {
+        fixture_cuts(run->model, run->n_stages, seed,
+                     (uint32_t)(i + 10 * bed->n_ranks), cuts);
+        if (!MEMBER_OK(member, sl_engine_state_hash(member->engine, &before)) ||
+            !MEMBER_OK(member,
+                       sl_engine_repartition(member->engine, cuts, NULL)) ||
+            !MEMBER_OK(member, sl_engine_state_hash(member->engine, &after))) {
+            return 0;
+        }
+        (void)MEMBER_CHECK(member, before == after);
+        if (!member_step(member, i)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 void member_train(bed_member_t *member)
 {
     const rank_bed_t *bed = member->bed;
-    sl_step_report_t report;
     int i;
 
     if (!member_create(member)) {
         return;
     }
     for (i = 0; i < bed->n_batches; i++) {
-        if (!MEMBER_OK(member, sl_engine_step(member->engine, &bed->batches[i],
-                                              &report))) {
+        if (!member_step(member, i)) {
             return;
         }
-        member->result.losses[i] = report.loss;
-        member->result.norms[i] = report.gradient_norm;
     }
     (void)MEMBER_OK(member, sl_engine_evaluate(member->engine, &bed->batches[0],
                                                &member->sums));

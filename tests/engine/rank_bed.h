@@ -59,6 +59,12 @@ int member_check(bed_member_t *member, int ok, const char *what,
 
 /** The rank's engine; a fault when there is none. @return whether there is */
 int member_create(bed_member_t *member);
+/** Step i: its loss and norm into member->result. @return whether it succeeded
+ */
+int member_step(bed_member_t *member, int i);
+/** Steps over all batches, each after a move to other cuts, drawn from `seed`,
+ *  that the hash does not notice. @return whether all succeeded */
+int member_train_moving(bed_member_t *member, uint64_t seed);
 /** Steps over all batches, an evaluation, the hash: into member->result. */
 void member_train(bed_member_t *member);
 

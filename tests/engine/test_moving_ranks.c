@@ -4,64 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "engine/mover.h"
 #include "engine/repartition.h"
 #include "tests/engine/rank_bed.h"
 
-static void random_cuts(const sl_model_t *model, int n_stages, uint32_t trial,
-                        int *cuts)
-{
-    const sl_rng_t rng = sl_rng_at(37, trial, 0, 0, 0);
-    int k;
-
-    cuts[0] = 0;
-    cuts[n_stages] = model->n_layers;
-    for (k = 1; k < n_stages; k++) {
-        const int most = model->n_layers - (n_stages - k);
-        const int least = cuts[k - 1] + 1;
-
-        cuts[k] = least + (int)(sl_rng_u32(&rng, (uint64_t)k) %
-                                (uint32_t)(most - least + 1));
-    }
-}
-
-static int take_step(bed_member_t *member, int i)
-{
-    sl_step_report_t report;
-
-    if (!MEMBER_OK(member, sl_engine_step(member->engine,
-                                          &member->bed->batches[i], &report))) {
-        return 0;
-    }
-    member->result.losses[i] = report.loss;
-    member->result.norms[i] = report.gradient_norm;
-    return 1;
-}
-
 /* Other cuts before each step; the hash does not notice. */
 static void train_moving(bed_member_t *member)
 {
-    const fixture_run_t *run = member->bed->run;
-    uint64_t before, after;
-    int cuts[RANKS_MAX * 2 + 1], i;
-
-    if (!member_create(member)) {
+    if (!member_create(member) || !member_train_moving(member, 37)) {
         return;
-    }
-    for (i = 0; i < member->bed->n_batches; i++) {
-        random_cuts(run->model, run->n_stages,
-                    (uint32_t)(i + 10 * member->bed->n_ranks), cuts);
-        if (!MEMBER_OK(member, sl_engine_state_hash(member->engine, &before)) ||
-            !MEMBER_OK(member,
-                       sl_engine_repartition(member->engine, cuts, NULL)) ||
-            !MEMBER_OK(member, sl_engine_state_hash(member->engine, &after))) {
-            return;
-        }
-        (void)MEMBER_CHECK(member, before == after);
-        if (!take_step(member, i)) {
-            return;
-        }
     }
     (void)MEMBER_OK(member,
                     sl_engine_evaluate(member->engine, &member->bed->batches[0],
@@ -184,7 +135,7 @@ static void train_without_room(bed_member_t *member)
     (void)MEMBER_CHECK(member, before == after);
     sl_mem_release(filler);
     set_limit(device, SIZE_MAX);
-    if (take_step(member, 0) && take_step(member, 1)) {
+    if (member_step(member, 0) && member_step(member, 1)) {
         (void)MEMBER_OK(
             member, sl_engine_state_hash(member->engine, &member->result.hash));
     }
@@ -218,7 +169,7 @@ static void ask_for_different_cuts(bed_member_t *member)
     }
     (void)MEMBER_CHECK(member, sl_engine_repartition(member->engine, cuts,
                                                      NULL) == SL_ERR_CONFIG);
-    if (take_step(member, 0)) {
+    if (member_step(member, 0)) {
         (void)MEMBER_OK(
             member, sl_engine_state_hash(member->engine, &member->result.hash));
     }
@@ -286,7 +237,7 @@ static void move_after_a_failure(bed_member_t *member)
     }
     (void)MEMBER_CHECK(member,
                        sl_engine_repartition(member->engine, cuts, NULL) < 0);
-    if (take_step(member, 0)) {
+    if (member_step(member, 0)) {
         (void)MEMBER_OK(
             member, sl_engine_state_hash(member->engine, &member->result.hash));
     }

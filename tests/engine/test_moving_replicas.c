@@ -4,30 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "engine/repartition.h"
 #include "tests/engine/rank_bed.h"
 
 enum {
     MAX_STAGES = 8
 };
-
-static void random_cuts(const sl_model_t *model, int n_stages, uint32_t trial,
-                        int *cuts)
-{
-    const sl_rng_t rng = sl_rng_at(53, trial, 0, 0, 0);
-    int k;
-
-    cuts[0] = 0;
-    cuts[n_stages] = model->n_layers;
-    for (k = 1; k < n_stages; k++) {
-        const int most = model->n_layers - (n_stages - k);
-        const int least = cuts[k - 1] + 1;
-
-        cuts[k] = least + (int)(sl_rng_u32(&rng, (uint64_t)k) %
-                                (uint32_t)(most - least + 1));
-    }
-}
 
 /* ---- one process ---- */
 
@@ -48,7 +30,7 @@ static fixture_result_t train_moving(const fixture_run_t *run, uint32_t seed)
         sl_step_report_t report;
         uint64_t before, after;
 
-        random_cuts(run->model, run->n_stages, seed + (uint32_t)i, cuts);
+        fixture_cuts(run->model, run->n_stages, 53, seed + (uint32_t)i, cuts);
         sl_assert_ok(sl_engine_state_hash(engine, &before));
         sl_assert_ok(sl_engine_repartition(engine, cuts, &moved));
         sl_assert_ok(sl_engine_state_hash(engine, &after));
@@ -112,41 +94,10 @@ static void check_process(fixture_run_t run)
 
 /* ---- ranks ---- */
 
-static int take_step(bed_member_t *member, int i)
-{
-    sl_step_report_t report;
-
-    if (!MEMBER_OK(member, sl_engine_step(member->engine,
-                                          &member->bed->batches[i], &report))) {
-        return 0;
-    }
-    member->result.losses[i] = report.loss;
-    member->result.norms[i] = report.gradient_norm;
-    return 1;
-}
-
 static void move_and_train(bed_member_t *member)
 {
-    const fixture_run_t *run = member->bed->run;
-    uint64_t before, after;
-    int cuts[MAX_STAGES + 1], i;
-
-    if (!member_create(member)) {
+    if (!member_create(member) || !member_train_moving(member, 53)) {
         return;
-    }
-    for (i = 0; i < member->bed->n_batches; i++) {
-        random_cuts(run->model, run->n_stages,
-                    (uint32_t)(i + 10 * member->bed->n_ranks), cuts);
-        if (!MEMBER_OK(member, sl_engine_state_hash(member->engine, &before)) ||
-            !MEMBER_OK(member,
-                       sl_engine_repartition(member->engine, cuts, NULL)) ||
-            !MEMBER_OK(member, sl_engine_state_hash(member->engine, &after))) {
-            return;
-        }
-        (void)MEMBER_CHECK(member, before == after);
-        if (!take_step(member, i)) {
-            return;
-        }
     }
     (void)MEMBER_OK(member,
                     sl_engine_state_hash(member->engine, &member->result.hash));
@@ -250,7 +201,7 @@ static void move_without_room(bed_member_t *member)
     sl_mem_release(filler);
     sl_mem_limit_request(device->mem, SIZE_MAX);
     sl_mem_boundary(device->mem, NULL);
-    if (take_step(member, 0) && take_step(member, 1)) {
+    if (member_step(member, 0) && member_step(member, 1)) {
         (void)MEMBER_OK(
             member, sl_engine_state_hash(member->engine, &member->result.hash));
     }

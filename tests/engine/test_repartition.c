@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "engine/fit.h"
 #include "engine/rebalance.h"
 #include "tests/engine/engine_fixture.h"
@@ -17,23 +16,6 @@ enum {
     MAX_STAGES = 8,
     MAX_ALLOCS = 20000
 };
-
-static void random_cuts(const sl_model_t *model, int n_stages, uint32_t trial,
-                        int *cuts)
-{
-    const sl_rng_t rng = sl_rng_at(31, trial, 0, 0, 0);
-    int k;
-
-    cuts[0] = 0;
-    cuts[n_stages] = model->n_layers;
-    for (k = 1; k < n_stages; k++) {
-        const int most = model->n_layers - (n_stages - k);
-        const int least = cuts[k - 1] + 1;
-
-        cuts[k] = least + (int)(sl_rng_u32(&rng, (uint64_t)k) %
-                                (uint32_t)(most - least + 1));
-    }
-}
 
 static void step(sl_engine_t *engine, const fixture_run_t *run, int i,
                  fixture_result_t *result)
@@ -68,7 +50,8 @@ static fixture_result_t train_moving(const fixture_run_t *run, int every,
         uint64_t before, after;
 
         if (i % every == 0) {
-            random_cuts(run->model, run->n_stages, seed + (uint32_t)i, cuts);
+            fixture_cuts(run->model, run->n_stages, 31, seed + (uint32_t)i,
+                         cuts);
             sl_assert_ok(sl_engine_state_hash(engine, &before));
             sl_assert_ok(sl_engine_repartition(engine, cuts, &report));
             sl_assert_ok(sl_engine_state_hash(engine, &after));
@@ -217,7 +200,7 @@ static void memory_is_that_of_a_new_engine(void **state)
             before[d] = used(devices, d);
             sl_mem_boundary(devices->devices[d].mem, NULL);
         }
-        random_cuts(run.model, 3, trial, cuts);
+        fixture_cuts(run.model, 3, 31, trial, cuts);
         sl_assert_ok(sl_engine_repartition(engine, cuts, NULL));
         run.cuts = cuts;
         fixture_params(&run, &other_devices, &other_params);
