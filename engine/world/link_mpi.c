@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that mpirun or srun started. The communication thread alone calls MPI,
  * from MPI_Init to MPI_Finalize; two communicators of our own keep control
- * messages and data apart. MPI has no way to sleep until something comes, so
- * it is asked as often as the pace says. */
+ * messages and data apart. MPI has no way to sleep until something comes: ranks
+ * of one host ring each other's bells (bells.h), of others MPI is asked as
+ * often as the pace says. */
 #include <mpi.h>
 #if defined(OPEN_MPI) && OPEN_MPI
 #include <mpi-ext.h>
@@ -15,12 +16,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/world/bells.h"
 #include "engine/world/world_internal.h"
 
 enum {
     N_INBOXES = 16,
     FIRST_ROOM = 64,
-    SPINS = 50 /* polls before the first sleep */
+    SPINS = 50 /* polls before the first sleep, one after the other: who yields
+                  gives the core to a kernel for a slice, some ms */
 };
 
 /* Who has waited for t sleeps for t / PATIENCE more: each look costs a core
@@ -28,6 +31,8 @@ enum {
  * small part of the time that was waited for it. */
 static const uint64_t EAGER_NS = 10000, EAGER_MAX_NS = 2000000, PATIENCE = 32;
 static const uint64_t LAZY_NS = 2000000, IDLE_NS = 5000000;
+/* For what MPI may want to do between messages. */
+static const uint64_t BELL_NS = 20000000;
 static const uint64_t STOP_NS = 1000000000; /* for what is under way */
 
 /* A control message on its way. */
@@ -41,11 +46,12 @@ typedef struct letter {
 typedef struct owner {
     letter_t *letter; /* owned */
     sl_xfer_t *xfer;
+    int is_send;
 } owner_t;
 
 typedef struct mpi {
     sl_link_t base;
-    sl_waker_t waker;
+    sl_bells_t *bells; /* owned */
     MPI_Comm control, data;
     int is_owner; /* of MPI: nobody had called MPI_Init before */
     MPI_Request inboxes[N_INBOXES];
@@ -57,6 +63,8 @@ typedef struct mpi {
     int *found;
     MPI_Status *statuses;
     int n, n_room;
+    int n_leaving;        /* of these, sends */
+    uint64_t n_come;      /* messages of ranks that ring */
     int n_quiet;          /* polls without an event or a wake-up */
     uint64_t quiet_at_ns; /* when the first of them was */
 } mpi_t;
@@ -131,6 +139,7 @@ static sl_status_t begun(mpi_t *mpi, int code, const char *what, owner_t owner)
 
     if (status == SL_OK) {
         mpi->owners[mpi->n++] = owner;
+        mpi->n_leaving += owner.is_send;
     }
     return status;
 }
@@ -153,8 +162,9 @@ static sl_status_t mpi_control(sl_link_t *link, int peer, const void *data,
            begun(mpi,
                  MPI_Isend(&letter->control, (int)bytes, MPI_BYTE, peer, 0,
                            mpi->control, &mpi->requests[mpi->n]),
-                 "MPI_Isend", (owner_t){.letter = letter}),
+                 "MPI_Isend", (owner_t){.letter = letter, .is_send = 1}),
            err_free);
+    sl_bells_ring(mpi->bells, peer);
     return SL_OK;
 err_free:
     free(letter);
@@ -172,8 +182,9 @@ static sl_status_t mpi_send(sl_link_t *link, sl_xfer_t *xfer)
            begun(mpi,
                  MPI_Isend(xfer->source, (int)xfer->bytes, MPI_BYTE, xfer->peer,
                            xfer->tag, mpi->data, &mpi->requests[mpi->n]),
-                 "MPI_Isend", (owner_t){.xfer = xfer}),
+                 "MPI_Isend", (owner_t){.xfer = xfer, .is_send = 1}),
            out);
+    sl_bells_ring(mpi->bells, xfer->peer);
 out:
     return status;
 }
@@ -211,6 +222,11 @@ static void mpi_drop(sl_link_t *link, sl_xfer_t *xfer)
     }
 }
 
+static void count_come(mpi_t *mpi, int peer)
+{
+    mpi->n_come += (uint64_t)sl_bells_has(mpi->bells, peer);
+}
+
 static int take_mail(mpi_t *mpi)
 {
     int n = 0, has_come = 1;
@@ -225,6 +241,7 @@ static int take_mail(mpi_t *mpi)
             break;
         }
         (void)MPI_Get_count(&status, MPI_BYTE, &bytes);
+        count_come(mpi, status.MPI_SOURCE);
         sl_world_on_control(mpi->base.world, status.MPI_SOURCE,
                             &mpi->mail[mpi->next_inbox], (size_t)bytes);
         (void)MPI_Start(inbox);
@@ -264,12 +281,14 @@ static sl_xfer_t *collect_done(mpi_t *mpi, int n_found, int is_in_status)
                              sl_last_error());
         } else if (owner->xfer != NULL) {
             if (owner->xfer->is_receive) {
+                count_come(mpi, owner->xfer->peer);
                 (void)MPI_Get_count(&mpi->statuses[i], MPI_BYTE, &bytes);
                 owner->xfer->bytes = (size_t)bytes;
             }
             owner->xfer->next = done;
             done = owner->xfer;
         }
+        mpi->n_leaving -= owner->is_send;
         mpi->requests[mpi->found[i]] = MPI_REQUEST_NULL;
     }
     for (i = 0; i < mpi->n; i++) {
@@ -326,27 +345,39 @@ static uint64_t eager_pause_ns(const mpi_t *mpi)
                                      : pause_ns;
 }
 
+/* Something is on its way, and MPI must be asked to move it. What a failure has
+ * dropped never comes, and is asked for at the slowest pace. */
+static int is_moving(const mpi_t *mpi)
+{
+    return mpi->n_leaving > 0 || sl_bells_n_sent(mpi->bells) > mpi->n_come;
+}
+
+static uint64_t pause_ns(const mpi_t *mpi, sl_pace_t pace)
+{
+    if (is_moving(mpi) ||
+        (pace == SL_PACE_EAGER && !sl_bells_are_complete(mpi->bells))) {
+        return mpi->n_quiet < SPINS ? 0 : eager_pause_ns(mpi);
+    }
+    if (sl_bells_are_complete(mpi->bells)) {
+        return BELL_NS;
+    }
+    return pace == SL_PACE_IDLE ? IDLE_NS : LAZY_NS;
+}
+
 static void mpi_wait(sl_link_t *link, sl_pace_t pace, uint64_t timeout_ns)
 {
     mpi_t *mpi = mpi_of(link);
-    uint64_t pause_ns = pace == SL_PACE_LAZY ? LAZY_NS : IDLE_NS;
+    const uint64_t ns = pause_ns(mpi, pace);
 
-    if (pace == SL_PACE_EAGER) {
-        if (mpi->n_quiet < SPINS) {
-            (void)sched_yield();
-            return;
-        }
-        pause_ns = eager_pause_ns(mpi);
-    }
-    if (sl_waker_wait(&mpi->waker,
-                      pause_ns < timeout_ns ? pause_ns : timeout_ns)) {
+    if (ns > 0 &&
+        sl_bells_wait(mpi->bells, ns < timeout_ns ? ns : timeout_ns)) {
         mpi->n_quiet = 0;
     }
 }
 
 static void mpi_wake(sl_link_t *link)
 {
-    sl_waker_wake(&mpi_of(link)->waker);
+    sl_bells_wake(mpi_of(link)->bells);
 }
 
 /* ---- life ---- */
@@ -439,6 +470,7 @@ static sl_status_t mpi_start(sl_link_t *link)
                 "srun, use --mpi=pmix");
     }
     SL_TRY(status, share_hosts(mpi), out);
+    SL_TRY(status, sl_bells_share(mpi->bells, mpi->control), out);
     link->is_cuda_aware = is_cuda_aware();
     for (i = 0; i < N_INBOXES; i++) {
         SL_TRY(status,
@@ -503,6 +535,7 @@ static void mpi_stop(sl_link_t *link, sl_stop_t how)
         (void)MPI_Request_free(&mpi->inboxes[i]);
     }
     if (how == SL_STOP_CLEAN) {
+        sl_bells_unshare(mpi->bells);
         (void)MPI_Comm_free(&mpi->data);
         (void)MPI_Comm_free(&mpi->control);
     }
@@ -519,7 +552,7 @@ static void mpi_destroy(sl_link_t *link)
     for (i = 0; i < mpi->n; i++) {
         free(mpi->owners[i].letter);
     }
-    sl_waker_cleanup(&mpi->waker);
+    sl_bells_destroy(mpi->bells);
     free(mpi->requests);
     free(mpi->owners);
     free(mpi->found);
@@ -552,9 +585,16 @@ sl_status_t sl_link_mpi_create(sl_link_t **link_p)
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no host memory for a link");
     }
     mpi->base.ops = &mpi_ops;
-    sl_waker_init(&mpi->waker);
+    mpi->bells = sl_bells_create();
+    if (mpi->bells == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, err_free,
+                "no host memory for a link");
+    }
     *link_p = &mpi->base;
     return SL_OK;
+
+err_free:
+    free(mpi);
 out:
     return status;
 }
