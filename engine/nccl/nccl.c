@@ -73,7 +73,8 @@ static void fail(sl_nccl_t *nccl, sl_status_t status)
     sl_world_abort(nccl->params.world, status, detail);
 }
 
-/* A turn on one lane. Lock held on entry and return. */
+/* A turn on one lane. Lock held on entry and return; when it was let go, news
+ * of lanes whose turn is over may have come, so that is work too. */
 static sl_status_t turn(sl_lane_t *lane, int is_check, int *has_worked_p)
 {
     sl_nccl_t *nccl = lane->nccl;
@@ -92,6 +93,7 @@ static sl_status_t turn(sl_lane_t *lane, int is_check, int *has_worked_p)
         (void)pthread_mutex_unlock(&nccl->lock);
         status = sl_lane_check(lane);
         (void)pthread_mutex_lock(&nccl->lock);
+        *has_worked_p = 1;
     }
     if (status < 0) {
         lane->state = SL_LANE_BROKEN;
@@ -183,7 +185,7 @@ static void park(sl_nccl_t *nccl)
     nccl->is_parked = 0;
 }
 
-/* One turn on each lane. @return whether anything was done */
+/* One turn on each lane. @return whether to look again before a rest */
 static int round_of_lanes(sl_nccl_t *nccl, int is_check)
 {
     sl_status_t status = SL_OK;

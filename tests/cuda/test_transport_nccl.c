@@ -93,6 +93,20 @@ static void late_streams(void **state)
     assert_int_equal(bed_run(&plan, ranks), 0);
 }
 
+/* What comes while the driver looks at NCCL is found after it, though nothing
+ * comes later. */
+static void slow_looks(void **state)
+{
+    bed_plan_t plan = many_small(2);
+
+    (void)state;
+    set_transport(&plan);
+    plan.n_rounds = 60;
+    plan.stuck_ns = UINT64_C(20000000000);
+    standin_set_slow(STANDIN_ncclCommGetAsyncError, 20000);
+    assert_int_equal(bed_run(&plan, ranks), 0);
+}
+
 /* Lanes on which both sides have queued the same live on; others are made
  * anew. */
 static void recovery(void **state)
@@ -205,6 +219,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_message, setup, teardown),
         cmocka_unit_test_setup_teardown(many_ranks, setup, teardown),
         cmocka_unit_test_setup_teardown(late_streams, setup, teardown),
+        cmocka_unit_test_setup_teardown(slow_looks, setup, teardown),
         cmocka_unit_test_setup_teardown(recovery, setup, teardown),
         cmocka_unit_test_setup_teardown(recovery_of_many, setup, teardown),
         cmocka_unit_test_setup_teardown(a_rank_that_hangs, setup, teardown),

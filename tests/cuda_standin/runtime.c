@@ -32,6 +32,7 @@ static struct {
     int has_no_peers;
     int is_reverse;
     unsigned delay_us;
+    unsigned slow_us[STANDIN_N_ENTRIES];
     cudaError_t sticky[MAX_DEVICES];
     int peers[MAX_DEVICES]; /* bit p: may use the memory of p */
     int n_reports;
@@ -169,6 +170,7 @@ static void set_defaults(void)
     const char *delay = getenv("SL_STANDIN_DELAY_US");
 
     memset(g.n_calls, 0, sizeof(g.n_calls));
+    memset(g.slow_us, 0, sizeof(g.slow_us));
     memset(g.sticky, 0, sizeof(g.sticky));
     memset(g.peers, 0, sizeof(g.peers));
     memset(g.reports, 0, sizeof(g.reports));
@@ -285,6 +287,14 @@ void standin_set_delay_us(unsigned microseconds)
     unlock();
 }
 
+void standin_set_slow(standin_entry_t entry, unsigned microseconds)
+{
+    lock();
+    make_ready();
+    g.slow_us[entry] = microseconds;
+    unlock();
+}
+
 int standin_n_live(void)
 {
     int n;
@@ -350,9 +360,21 @@ cudaError_t standin_late_error(void)
     return g.fail_error;
 }
 
+static void sleep_us(unsigned microseconds)
+{
+    const struct timespec pause = {.tv_sec = microseconds / 1000000,
+                                   .tv_nsec =
+                                       (long)(microseconds % 1000000) * 1000};
+
+    if (microseconds > 0) {
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 cudaError_t standin_enter(standin_entry_t entry, int *is_late_p)
 {
     cudaError_t error;
+    unsigned slow_us;
     int is_now;
 
     lock();
@@ -373,7 +395,9 @@ cudaError_t standin_enter(standin_entry_t entry, int *is_late_p)
             error = g.fail_error;
         }
     }
+    slow_us = g.slow_us[entry];
     unlock();
+    sleep_us(slow_us);
     return error;
 }
 

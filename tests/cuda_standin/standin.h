@@ -197,6 +197,8 @@ void standin_set_peers(int can_access);
 void standin_set_reverse(int is_reverse);
 /** Streams sleep this long before each piece of work. */
 void standin_set_delay_us(unsigned microseconds);
+/** The calling thread sleeps this long in each call of an entry point. */
+void standin_set_slow(standin_entry_t entry, unsigned microseconds);
 
 /** Work that takes so long and does nothing. */
 cudaError_t standin_sleep(cudaStream_t stream, unsigned microseconds);
