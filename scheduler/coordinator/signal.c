@@ -13,6 +13,7 @@ enum {
     STALL_MINI_BATCHES = 3,   /* one that lasts so long is a stall */
     STALL_GIVE_UP_S = 30,     /* guests at the floor are not its reason */
     PROBE_EVERY_PERIODS = 20, /* keeps probes below 5 % of the time */
+    PULSE_PERIODS = 2,        /* before a cut of guests that follow a pulse */
     SURE_CUT = 2,             /* thresholds: cut at once */
     DEEP_CUT = 3              /* and by more */
 };
@@ -135,9 +136,14 @@ static sl_coord_verdict_t judge_excess(const sl_coord_params_t *params,
                                        const sl_coord_job_t *job)
 {
     const int period = params->period_mini_batches;
-    const int least = signal->was_cut ? period : (period + 1) / 2;
+    /* the pulse answers at once; what it does not see lasts, while a burst of
+     * some slow mini-batches is the machine's */
+    const int least = job->has_pulse    ? PULSE_PERIODS * period
+                      : signal->was_cut ? period
+                                        : (period + 1) / 2;
     double latest_us, all_us, excess;
-    const int n = window(job, signal->change_ns, period, &latest_us);
+    const int n = window(job, signal->change_ns,
+                         job->has_pulse ? least : period, &latest_us);
     const int n_all =
         window(job, signal->change_ns, SL_CONTROL_RECENT, &all_us);
 

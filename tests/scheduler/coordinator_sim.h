@@ -49,6 +49,8 @@ typedef struct sim {
     uint64_t seed;
     double noise;
     double outliers;
+    unsigned
+        burst_every; /* mini-batches; of these the first 6 take 1.4 times */
     sim_job_t jobs[SIM_MAX_JOBS];
     sl_coord_snapshot_t seen;
     sl_coord_decisions_t decisions;
@@ -164,6 +166,9 @@ static inline void sim_finish_mini_batch(sim_t *sim, sim_job_t *job,
                     1.7;
     if (sim_random(sim) < sim->outliers) {
         us *= 3.0;
+    }
+    if (sim->burst_every > 0 && job->view.step % sim->burst_every < 6) {
+        us *= 1.4;
     }
     job->done -= 1.0;
     job->start_ns = end_ns;

@@ -110,6 +110,25 @@ static void a_guest_of_a_pulse_has_the_idle_part_soon(void **state)
     }
 }
 
+/* What the machine does to a guarantee job now and then, guests or not. */
+static void a_burst_of_slow_mini_batches_cuts_no_guest_of_a_pulse(void **state)
+{
+    const sl_coord_params_t params = defaults();
+    sim_t *sim = pair(&params, 1, 34.0, 0.66);
+
+    (void)state;
+    sim->jobs[HOST].view.has_pulse = 1;
+    sim->burst_every = 45;
+    sim_run(sim, 10.0);
+    sim_reset_sums(sim);
+    sim_run(sim, 120.0);
+    print_message("guest %.2f of idle, %.2f at least\n",
+                  sim_mean_share(&sim->jobs[GUEST]) / 0.34,
+                  sim->jobs[GUEST].least_share);
+    assert_true(sim_mean_share(&sim->jobs[GUEST]) >= 0.9 * 0.34);
+    sim_destroy(sim);
+}
+
 /* The devices that share cores, or may. */
 static void a_guest_yields_where_cores_are_shared(void **state)
 {
@@ -690,6 +709,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         sl_unit_test(guarantee_first_keeps_the_slowdown_and_feeds_the_guest),
         sl_unit_test(a_guest_of_a_pulse_has_the_idle_part_soon),
+        sl_unit_test(a_burst_of_slow_mini_batches_cuts_no_guest_of_a_pulse),
         sl_unit_test(a_guest_yields_where_cores_are_shared),
         sl_unit_test(without_control_the_guest_hurts),
         sl_unit_test(a_load_step_is_answered_in_time),
