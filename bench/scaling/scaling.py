@@ -11,7 +11,9 @@ the same run. Everything in turn (A B C ... A B C ...), medians of the steps.
 
 The speed-up is over the own single rank; `of ideal` is that over the ideal:
 M * sum(t) / (sum(t) + (M - 1) * max(t)) for a pipeline, t being the stages'
-own times as measured alone, and 2 for two replicas. --python names a Python
+own times as measured alone; for two replicas the single rank's time over that
+of one rank with half of the rows, also measured alone: the update of the weights
+is in both. --python names a Python
 with PyTorch; without one PyTorch is left out. The losses of the first step
 must agree.
 """
@@ -106,18 +108,22 @@ class Case:
 
     def sluice(self, way):
         n_stages, n_replicas, schedule = WAYS[way]
-        n_ranks = n_stages * n_replicas
+        options = ["--stages", str(n_stages), "--schedule", schedule,
+                   "--micro-batches", str(self.micro_batches(way))]
+        if n_replicas > 1:
+            options += ["--replicas", str(n_replicas)]
+        return self.train(options, n_stages * n_replicas)
+
+    def train(self, options, n_ranks):
         metrics = os.path.join(self.folder, "metrics.jsonl")
         edges = os.path.join(self.folder, "edges.jsonl")
         for path in glob.glob(self.folder + "/*.jsonl*"):
             os.unlink(path)
         command = [self.arguments.sluice, "train", self.config, "--quiet",
                    "--weights", self.weights, "--metrics", metrics,
-                   "--devices", "cpu:1", "--threads", "1", "--stages",
-                   str(n_stages), "--schedule", schedule, "--micro-batches",
-                   str(self.micro_batches(way))]
+                   "--devices", "cpu:1", "--threads", "1", *options]
         if n_ranks > 1:
-            command += ["--replicas", str(n_replicas), "--edges", edges]
+            command += ["--edges", edges]
         self.launch(command, n_ranks)
         result = {"losses": [], "step_ms": [], "edges": []}
         for step in read_lines(metrics):
@@ -134,25 +140,42 @@ class Case:
         run(command, dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))
 
-    def sluice_ideal(self, way):
-        """The pipeline's ideal, from the stages' times on one device."""
+    def sluice_ideal(self, way, whole_ms):
+        """From what is measured on one device: the stages' times, or that of a
+        replica's part of the batch."""
         n_stages, n_replicas, schedule = WAYS[way]
+        if n_replicas > 1:
+            part = self.train(["--batch", str(self.batch // n_replicas),
+                               "--micro-batches",
+                               str(self.micro_batches(way))], 1)
+            return whole_ms / median_step([part])
         if n_stages == 1:
-            return float(n_replicas)
+            return 1.0
         return json.loads(
             run([self.arguments.sluice, "speedup", self.config, "--json",
                  "--devices", f"cpu:{n_stages}", "--threads", "1",
                  "--schedule", schedule, "--repeats", "5"]))["ideal"]
 
     def torch(self, way):
-        command = [self.arguments.python, PEER, TORCH_MODES[way], self.model,
+        return self.torch_run(way, TORCH_MODES[way])
+
+    def torch_ideal(self, way, one_rank):
+        if WAYS[way][1] > 1:
+            part = self.torch_run(way, "half", 1)
+            return median_step([one_rank]) / median_step([part])
+        return pipeline_ideal(one_rank["stage_ms"], self.micro) \
+            if WAYS[way][0] > 1 else 1.0
+
+    def torch_run(self, way, mode, n_ranks=None):
+        command = [self.arguments.python, PEER, mode, self.model,
                    self.weights, self.batches, "--micro-batches",
                    str(self.micro_batches(way)), "--classes", str(self.vocab),
                    "--context", str(self.context), "--lr", str(self.lr)]
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("OPENBLAS_")}
         environment["OMP_NUM_THREADS"] = "1"
-        n_ranks = WAYS[way][0] * WAYS[way][1]
+        if n_ranks is None:
+            n_ranks = WAYS[way][0] * WAYS[way][1]
         if n_ranks == 1:
             return json.loads(run(command, environment))
         environment.update(MASTER_ADDR="127.0.0.1",
@@ -229,30 +252,32 @@ def run_case(name, arguments):
         ours = {way: [] for way in ways}
         theirs = {way: [] for way in ways}
         ideals = {way: [] for way in ways}
+        their_ideals = {way: [] for way in ways}
         for number in range(arguments.rounds):
             for way in ways:
                 ours[way].append(case.sluice(way))
                 tell(name, number, way, "sluice", ours[way])
                 if number < IDEAL_ROUNDS:
-                    ideals[way].append(case.sluice_ideal(way))
+                    ideals[way].append(case.sluice_ideal(
+                        way, median_step(ours["one rank"][-1:])))
                 if arguments.python is not None:
                     theirs[way].append(case.torch(way))
                     tell(name, number, way, "torch", theirs[way])
+                    if number < IDEAL_ROUNDS:
+                        their_ideals[way].append(case.torch_ideal(
+                            way, theirs["one rank"][-1]))
     print(f"\n{name}: batch {case.batch}, {case.micro} micro-batches in all\n"
           f"{'':<10} {'way':<16} {'ms':>9} {'speed-up':>8} {'ideal':>6} "
           f"{'of ideal':>8}")
     first = ours["one rank"][0]["losses"][0]
-    for label, results in (("sluice", ours), ("torch", theirs)):
+    for label, results, limits in (("sluice", ours, ideals),
+                                   ("torch", theirs, their_ideals)):
         for way in ways:
             if not results[way]:
                 continue
             speed_up = median_step(results["one rank"]) / \
                 median_step(results[way])
-            ideal = statistics.median(ideals[way])
-            if label == "torch" and WAYS[way][0] > 1:
-                ideal = statistics.median(
-                    pipeline_ideal(r["stage_ms"], case.micro)
-                    for r in results["one rank"])
+            ideal = statistics.median(limits[way])
             print(f"{label:<10} {way:<16} {median_step(results[way]):>9.2f} "
                   f"{speed_up:>8.3f} {ideal:>6.3f} {speed_up / ideal:>8.3f}",
                   flush=True)

@@ -153,7 +153,9 @@ class Replica:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["alone", "gpipe", "1f1b", "ddp"])
+    parser.add_argument("mode", choices=["alone", "half", "gpipe", "1f1b",
+                                         "ddp"],
+                        help="half: alone with a replica's half of the rows")
     parser.add_argument("model", help="gptLAYERS-WIDTH-HEADS")
     parser.add_argument("weights")
     parser.add_argument("batches")
@@ -170,10 +172,14 @@ def main():
                              arguments.context)
     torch_models.load(model, torch_models.read_safetensors(arguments.weights))
     batches = torch_models.batches(arguments.batches, True)
-    is_alone = arguments.mode == "alone"
+    is_alone = arguments.mode in ("alone", "half")
+    if arguments.mode == "half":
+        batches = [(data.chunk(2)[0], target.chunk(2)[0])
+                   for data, target in batches]
     if not is_alone:
         dist.init_process_group("gloo")
-    kind = {"alone": Alone, "ddp": Replica}.get(arguments.mode, Pipeline)
+    kind = Alone if is_alone else \
+        {"ddp": Replica}.get(arguments.mode, Pipeline)
     trainer = kind(model, arguments)
     losses, times = [], []
     for data, target in batches:
