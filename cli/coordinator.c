@@ -75,7 +75,9 @@ static const struct argp_option option_table[] = {
     {"period", KEY_PERIOD, "SECONDS", 0,
      "Time between two looks at the jobs (default 0.2)", 0},
     {"device-memory", KEY_MEMORY, "SIZE", 0,
-     "Memory of each device that jobs divide (the most that a job reports)", 0},
+     "Memory of each GPU and each CPU device that jobs divide (what jobs "
+     "report)",
+     0},
     {"ttl", KEY_TTL, "SECONDS", 0,
      "Guests fall to the floor when the coordinator is gone for so long "
      "(default 10)",

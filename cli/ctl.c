@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/parse.h"
 #include "cli/commands.h"
+#include "cli/gpu_use.h"
 #include "scheduler/coordinator/pins.h"
 
 enum {
@@ -176,21 +177,34 @@ enum {
 
 /* ---- list ---- */
 
+/* "  cuda:0 (GPU-1a2b3c4d) 40.0% 2.00 GiB" */
+static void print_device(const sl_control_job_t *job,
+                         const sl_control_device_status_t *device)
+{
+    char gpu[SL_GPU_ID_BYTES], size[32];
+
+    sl_gpu_short_id(sl_gpu_id(job, device->name), gpu);
+    sl_format_bytes(device->limit_bytes, size, sizeof(size));
+    (void)printf("  %s%s%s%s %.1f%% %s", device->name,
+                 gpu[0] == '\0' ? "" : " (", gpu, gpu[0] == '\0' ? "" : ")",
+                 device->share_asked, size);
+}
+
 static void print_job(sl_run_dir_t *dir, const sl_run_id_t *id, int width)
 {
     sl_control_status_t *status = malloc(sizeof(*status));
+    sl_control_job_t job;
     int d;
 
+    if (sl_run_job_read(dir, id, &job) < 0) {
+        memset(&job, 0, sizeof(job)); /* its GPUs are not told then */
+    }
     if (status != NULL && sl_run_status_read(dir, id, status) >= 0) {
         (void)printf("%-*s  %-13s  %-9s  step %" PRIu64, width, id->text,
                      sl_job_class_name(status->job_class),
                      sl_job_state_name(status->state), status->step);
         for (d = 0; d < status->n_devices; d++) {
-            char size[32];
-
-            sl_format_bytes(status->devices[d].limit_bytes, size, sizeof(size));
-            (void)printf("  %s %.1f%% %s", status->devices[d].name,
-                         status->devices[d].share_asked, size);
+            print_device(&job, &status->devices[d]);
         }
         (void)printf("%s%s\n", status->reason[0] == '\0' ? "" : "  ",
                      status->reason);

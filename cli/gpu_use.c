@@ -4,9 +4,34 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/parse.h"
 #include "cli/commands.h"
+
+enum {
+    SERIAL_START = 12 /* of "GPU-1a2b3c4d-...": more tell no more */
+};
+
+const char *sl_gpu_id(const sl_control_job_t *job, const char *device)
+{
+    int d;
+
+    for (d = 0; d < job->n_devices; d++) {
+        if (strcmp(job->devices[d].name, device) == 0) {
+            return job->devices[d].gpu_id;
+        }
+    }
+    return "";
+}
+
+void sl_gpu_short_id(const char *id, char text[SL_GPU_ID_BYTES])
+{
+    (void)snprintf(text, SL_GPU_ID_BYTES, "%s", id);
+    if (strncmp(text, "GPU-", 4) == 0 && strlen(text) > SERIAL_START) {
+        text[SERIAL_START] = '\0';
+    }
+}
 
 /* Append to text, cut where it is full. */
 SL_PRINTF(4, 5)
@@ -25,7 +50,7 @@ static void add(char *text, size_t text_bytes, size_t *n, const char *fmt, ...)
 void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
                      size_t text_bytes)
 {
-    char used[32], total[32];
+    char used[32], total[32], id[SL_GPU_ID_BYTES];
     sl_nvml_device_t gpu;
     size_t n = 0;
 
@@ -50,6 +75,10 @@ void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
     }
     if (gpu.n_links > 0) {
         add(text, text_bytes, &n, ", %d NVLink lanes", gpu.n_links);
+    }
+    if (gpu.uuid[0] != '\0') {
+        sl_gpu_short_id(gpu.uuid, id);
+        add(text, text_bytes, &n, ", %s", id);
     }
 }
 

@@ -9,10 +9,17 @@
 
 #include <jansson.h>
 
+#include "scheduler/control.h"
 #include "scheduler/nvml.h"
 
-/** "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes", or why it cannot be
- *  told. */
+/** The GPU of a job's device; "" when it has none or it is not known. */
+const char *sl_gpu_id(const sl_control_job_t *job, const char *device);
+
+/** An id short and as CUDA_VISIBLE_DEVICES takes it: "GPU-1a2b3c4d". */
+void sl_gpu_short_id(const char *id, char text[SL_GPU_ID_BYTES]);
+
+/** "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes, GPU-1a2b3c4d", or
+ *  why it cannot be told. */
 void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
                      size_t text_bytes);
 

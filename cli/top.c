@@ -42,7 +42,9 @@ typedef struct sl_top {
     int n_jobs;
     size_t n_all; /* may be more than the table has room for */
     sl_run_id_t ids[SL_COORD_MAX_JOBS];
+    sl_control_job_t jobs[SL_COORD_MAX_JOBS];
     sl_control_status_t status[SL_COORD_MAX_JOBS];
+    int has_gpus; /* some job's device is a GPU, or a part of one */
     int has_coordinator;
     sl_coord_report_t report;
 } sl_top_t;
@@ -55,6 +57,18 @@ static void on_signal(int signal_number)
 
 /* ---- what there is ---- */
 
+static void look_at_gpus(sl_top_t *top, int i)
+{
+    int d;
+
+    if (sl_run_job_read(top->dir, &top->ids[i], &top->jobs[i]) < 0) {
+        memset(&top->jobs[i], 0, sizeof(top->jobs[i]));
+    }
+    for (d = 0; d < top->jobs[i].n_devices; d++) {
+        top->has_gpus |= top->jobs[i].devices[d].gpu_id[0] != '\0';
+    }
+}
+
 static void look(sl_top_t *top)
 {
     size_t i, n;
@@ -62,10 +76,12 @@ static void look(sl_top_t *top)
     top->n_all = sl_run_dir_list(top->dir, top->ids, SL_COORD_MAX_JOBS);
     n = top->n_all < SL_COORD_MAX_JOBS ? top->n_all : SL_COORD_MAX_JOBS;
     top->n_jobs = 0;
+    top->has_gpus = 0;
     for (i = 0; i < n; i++) {
         if (sl_run_status_read(top->dir, &top->ids[i],
                                &top->status[top->n_jobs]) >= 0) {
-            top->ids[top->n_jobs++] = top->ids[i];
+            top->ids[top->n_jobs] = top->ids[i];
+            look_at_gpus(top, top->n_jobs++);
         }
     }
     top->has_coordinator = sl_run_dir_has_coordinator(top->dir);
@@ -126,14 +142,15 @@ static void head(const sl_top_t *top, char line[LINE_BYTES])
 
 /* What says most comes last to go. */
 static const sl_table_column_t columns[] = {
-    {"JOB", -28, 0, 0},    {"CLASS", -13, 1, 5}, {"STATE", -9, 1, 0},
-    {"STEP", 9, 1, 0},     {"DEVICE", -6, 2, 0}, {"ASKED", 6, 1, 0},
-    {"GOT", 6, 1, 0},      {"USED", 10, 2, 0},   {"LIMIT", 10, 1, 0},
-    {"ON HOST", 10, 1, 4}, {"MEDIAN", 9, 2, 1},  {"P99", 9, 1, 2},
-    {"SLOWER", 7, 1, 3}};
+    {"JOB", -28, 0, 0},  {"CLASS", -13, 1, 5},  {"STATE", -9, 1, 0},
+    {"STEP", 9, 1, 0},   {"DEVICE", -6, 2, 0},  {"GPU", -12, 1, 6},
+    {"ASKED", 6, 1, 0},  {"GOT", 6, 1, 0},      {"USED", 10, 2, 0},
+    {"LIMIT", 10, 1, 0}, {"ON HOST", 10, 1, 4}, {"MEDIAN", 9, 2, 1},
+    {"P99", 9, 1, 2},    {"SLOWER", 7, 1, 3}};
 
 enum {
-    N_COLUMNS = sizeof(columns) / sizeof(*columns)
+    N_COLUMNS = sizeof(columns) / sizeof(*columns),
+    GPU_COLUMN = 5
 };
 
 static void fill_row(const sl_top_t *top, int i, int d, sl_table_t *table)
@@ -153,6 +170,12 @@ static void fill_row(const sl_top_t *top, int i, int d, sl_table_t *table)
     sl_table_cell(table, "%s", d == 0 ? sl_job_state_name(status->state) : "");
     sl_table_cell(table, "%s", d == 0 ? step : "");
     sl_table_cell(table, "%s", device->name);
+    if (top->has_gpus) {
+        char gpu[SL_GPU_ID_BYTES];
+
+        sl_gpu_short_id(sl_gpu_id(&top->jobs[i], device->name), gpu);
+        sl_table_cell(table, "%s", gpu);
+    }
     sl_table_cell(table, "%.1f%%", device->share_asked);
     sl_table_cell(table, "%.1f%%", device->share_achieved);
     sl_table_bytes(table, device->used_bytes);
@@ -166,10 +189,17 @@ static void fill_row(const sl_top_t *top, int i, int d, sl_table_t *table)
 /* All jobs, as text. NULL without memory. */
 static char *make_table(const sl_top_t *top, int width)
 {
-    sl_table_t *table = sl_table_create(columns, N_COLUMNS);
+    sl_table_column_t shown[N_COLUMNS];
+    sl_table_t *table;
     char *text;
-    int i, d;
+    int i, d, n = 0;
 
+    for (i = 0; i < N_COLUMNS; i++) {
+        if (i != GPU_COLUMN || top->has_gpus) {
+            shown[n++] = columns[i];
+        }
+    }
+    table = sl_table_create(shown, n);
     for (i = 0; i < top->n_jobs; i++) {
         for (d = 0; d < top->status[i].n_devices; d++) {
             fill_row(top, i, d, table);
@@ -230,11 +260,13 @@ static void print_table(const sl_top_t *top, int width, int height)
 
 /* ---- as JSON ---- */
 
-static json_t *device_to_json(const sl_control_device_status_t *device)
+static json_t *device_to_json(const sl_control_job_t *job,
+                              const sl_control_device_status_t *device)
 {
-    return json_pack("{s:s, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "name",
-                     device->name, "share_asked", device->share_asked,
-                     "share_achieved", device->share_achieved, "limit_bytes",
+    return json_pack("{s:s, s:s, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "name",
+                     device->name, "gpu", sl_gpu_id(job, device->name),
+                     "share_asked", device->share_asked, "share_achieved",
+                     device->share_achieved, "limit_bytes",
                      (json_int_t)device->limit_bytes, "held_bytes",
                      (json_int_t)device->held_bytes, "used_bytes",
                      (json_int_t)device->used_bytes, "host_used_bytes",
@@ -251,8 +283,8 @@ static json_t *job_to_json(const sl_top_t *top, int i)
     int d;
 
     for (d = 0; d < status->n_devices; d++) {
-        (void)json_array_append_new(devices,
-                                    device_to_json(&status->devices[d]));
+        (void)json_array_append_new(
+            devices, device_to_json(&top->jobs[i], &status->devices[d]));
     }
     job = json_pack(
         "{s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:o}", "id",

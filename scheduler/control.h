@@ -123,7 +123,9 @@ typedef struct sl_control_device {
     int n_threads;           /**< kernel threads */
     char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< them, as "0-3,8"; "" =
                                                      not known */
-    char gpu_id[48]; /**< as sl_device_t's; "" = none */
+    char gpu_id[SL_GPU_ID_BYTES]; /**< as sl_device_t's; "" = none, or not
+                                       known */
+    uint64_t gpu_bytes;           /**< likewise; 0 = none, or not known */
 } sl_control_device_t;
 
 /** job.json: written once. */

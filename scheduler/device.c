@@ -53,6 +53,13 @@ void sl_device_params_default(sl_device_params_t *params)
     params->n_gpu_ranks = 1;
 }
 
+uint64_t sl_device_gpu_reserve(uint64_t bytes)
+{
+    const uint64_t most = UINT64_C(512) << 20;
+
+    return bytes / 8 < most ? bytes / 8 : most; /* an eighth of a small one */
+}
+
 static void quiesce(void *ctx)
 {
     /* a failure is for the submitter; here only the end of the ops counts */

@@ -16,11 +16,6 @@ enum {
     MAX_PER_GPU = 16
 };
 
-/* Left of a process's part of a GPU for what libraries allocate themselves:
- * an eighth of a small one. */
-#define RESERVE_BYTES ((size_t)512 << 20)
-#define RESERVE_PARTS 8
-
 /* ---- which GPUs there are ---- */
 
 static cudaError_t count_gpus(int *n_p)
@@ -142,7 +137,6 @@ static sl_status_t limit_of(const sl_device_plan_t *plan, int gpu,
 {
     size_t free_bytes = 0;
     size_t part_bytes;
-    size_t reserve_bytes;
     sl_status_t status;
     int n_here = 0;
     int i;
@@ -152,10 +146,8 @@ static sl_status_t limit_of(const sl_device_plan_t *plan, int gpu,
     }
     SL_TRY(status, look_at(gpu, &free_bytes), out);
     part_bytes = free_bytes / (size_t)n_sharing * (size_t)n_here;
-    reserve_bytes = part_bytes / RESERVE_PARTS;
-    reserve_bytes =
-        reserve_bytes < RESERVE_BYTES ? reserve_bytes : RESERVE_BYTES;
-    *limit_p = (part_bytes - reserve_bytes) / (size_t)n_here;
+    part_bytes -= (size_t)sl_device_gpu_reserve(part_bytes);
+    *limit_p = part_bytes / (size_t)n_here;
 out:
     return status;
 }
@@ -224,14 +216,29 @@ out:
 
 /* ---- one device ---- */
 
-static sl_status_t name_gpu(int gpu, char *text, size_t text_bytes)
+static int has_serial(const struct cudaDeviceProp *prop)
+{
+    static const char none[sizeof(prop->uuid.bytes)];
+
+    return memcmp(prop->uuid.bytes, none, sizeof(none)) != 0;
+}
+
+/* By what all processes of the host know it: its serial number, else its
+ * place on the bus. */
+static sl_status_t name_gpu(sl_device_t *device)
 {
     struct cudaDeviceProp prop;
     const unsigned char *id = (const unsigned char *)prop.uuid.bytes;
     sl_status_t status;
 
-    SL_TRY(status, SL_CUDA(cudaGetDeviceProperties(&prop, gpu)), out);
-    (void)snprintf(text, text_bytes,
+    SL_TRY(status, SL_CUDA(cudaGetDeviceProperties(&prop, device->gpu)), out);
+    device->gpu_bytes = prop.totalGlobalMem;
+    if (!has_serial(&prop)) {
+        status = SL_CUDA(cudaDeviceGetPCIBusId(
+            device->gpu_id, (int)sizeof(device->gpu_id), device->gpu));
+        goto out;
+    }
+    (void)snprintf(device->gpu_id, sizeof(device->gpu_id),
                    "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
                    "%02x%02x%02x%02x%02x%02x",
                    id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7],
@@ -282,8 +289,7 @@ sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
                    device->index);
     device->gpu = plan->gpus[device->index];
     device->n_threads = 1;
-    SL_TRY(status,
-           name_gpu(device->gpu, device->gpu_id, sizeof(device->gpu_id)), out);
+    SL_TRY(status, name_gpu(device), out);
     SL_TRY(status, sl_mem_cuda_create(device->gpu, &cuda), out);
     device->own = cuda;
     SL_TRY(status, share_memory(plan, device->gpu, cuda), out);

@@ -47,6 +47,10 @@ SL_NODISCARD sl_status_t sl_device_fill(sl_device_t *device,
                                         sl_op_manager_params_t *ops,
                                         sl_mem_params_t *mem);
 
+/** Of `bytes` of a GPU's memory for one process: what is left to libraries,
+ *  which allocate themselves. */
+uint64_t sl_device_gpu_reserve(uint64_t bytes);
+
 #if SL_HAVE_CUDA
 sl_status_t sl_device_cuda_plan(const sl_device_params_t *params,
                                 sl_device_plan_t *plan);

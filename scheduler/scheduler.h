@@ -307,6 +307,10 @@ SL_API int sl_op_is_running(void);
 
 /* ---- devices ---- */
 
+enum {
+    SL_GPU_ID_BYTES = 48 /**< with NUL */
+};
+
 typedef enum sl_device_kind {
     SL_DEVICE_KIND_CPU,
     SL_DEVICE_KIND_CUDA, /**< in builds with CUDA (docs/cuda.md) */
@@ -323,8 +327,10 @@ typedef struct sl_device {
     int n_cores;   /**< cores it is bound to; 0 = not bound */
     int gpu;       /**< of a CUDA device: as CUDA numbers them. Devices of a set
                         may share a GPU. Else -1 */
-    char gpu_id[48]; /**< its serial number, as nvidia-smi writes it; equal in
-                          all processes. Else "" */
+    char gpu_id[SL_GPU_ID_BYTES]; /**< its serial number, as nvidia-smi writes
+                                       it, else its place on the bus; equal in
+                                       all processes. Else "" */
+    size_t gpu_bytes; /**< the whole memory of that GPU; 0 = not known */
     sl_mem_t *mem;
     sl_op_manager_t *ops;
     void *own; /**< the kind's own */

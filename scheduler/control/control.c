@@ -132,6 +132,7 @@ static void describe_device(const sl_control_params_t *params, int d,
     to->n_threads = from->n_threads;
     describe_cores(from, to->core_list, sizeof(to->core_list));
     memcpy(to->gpu_id, from->gpu_id, sizeof(to->gpu_id));
+    to->gpu_bytes = from->gpu_bytes;
 }
 
 static sl_status_t check_params(const sl_control_params_t *params)

@@ -60,12 +60,35 @@ static const char *kind_choice(int i)
     return names[i];
 }
 
+/* A CUDA device's GPU; both fields are younger than the others. */
+static sl_status_t read_gpu(sl_fields_t fields, sl_control_device_t *device)
+{
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_fields_text(fields, "gpu", SL_FIELD_OPTIONAL, "-:.",
+                          device->gpu_id, sizeof(device->gpu_id)),
+           out);
+    SL_TRY(status,
+           sl_fields_u64(fields, "gpu_bytes", SL_FIELD_OPTIONAL, 1,
+                         SL_CONTROL_MAX_SEQUENCE, &device->gpu_bytes),
+           out);
+    if (device->kind != SL_DEVICE_KIND_CUDA &&
+        (device->gpu_id[0] != '\0' || device->gpu_bytes > 0)) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: %s is no CUDA device and has a gpu", fields.what,
+                  device->name);
+    }
+out:
+    return status;
+}
+
 static sl_status_t read_device(json_t *object, sl_control_device_t *device)
 {
     static const char *const keys[] = {
-        "name",         "kind",  "capacity_bytes",
-        "wanted_bytes", "cores", "threads",
-        "core_list",    "gpu",   NULL};
+        "name",      "kind",    "capacity_bytes", "wanted_bytes",
+        "cores",     "threads", "core_list",      "gpu",
+        "gpu_bytes", NULL};
     const sl_fields_t fields = {"job.json: a device", object};
     uint64_t n_cores = 0, n_threads = 0;
     int kind = 0;
@@ -105,11 +128,8 @@ static sl_status_t read_device(json_t *object, sl_control_device_t *device)
            sl_fields_text(fields, "core_list", SL_FIELD_OPTIONAL, "-,",
                           device->core_list, sizeof(device->core_list)),
            out);
-    SL_TRY(status,
-           sl_fields_text(fields, "gpu", SL_FIELD_OPTIONAL, "-", device->gpu_id,
-                          sizeof(device->gpu_id)),
-           out);
     device->kind = (sl_device_kind_t)kind;
+    SL_TRY(status, read_gpu(fields, device), out);
     device->n_cores = (int)n_cores;
     device->n_threads = (int)n_threads;
 out:
@@ -208,6 +228,10 @@ static json_t *device_to_json(const sl_control_device_t *device)
                                json_string(device->core_list));
     if (device->gpu_id[0] != '\0') {
         bad |= json_object_set_new(object, "gpu", json_string(device->gpu_id));
+    }
+    if (device->gpu_bytes > 0) {
+        bad |= json_object_set_new(object, "gpu_bytes",
+                                   sl_json_u64(device->gpu_bytes));
     }
     if (bad != 0) {
         json_decref(object);

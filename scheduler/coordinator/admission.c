@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may start. A waiting job starts when what it expects to need is free
- * on each of its devices. For a guarantee job guests are asked to shrink,
- * and it starts when they have. First come, first served within a class, so
- * that small jobs do not keep a large one waiting for ever. */
+ * on each of its GPUs and CPU devices. For a guarantee job guests are asked to
+ * shrink, and it starts when they have. First come, first served within a
+ * class, so that small jobs do not keep a large one waiting for ever. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,77 +21,111 @@ static int is_guest(const sl_coord_job_t *job)
     return job->job_class != SL_JOB_CLASS_GUARANTEE;
 }
 
-uint64_t sl_coord_capacity(const sl_coord_t *coord,
-                           const sl_coord_snapshot_t *seen, const char *name)
+/* Of one other job: bytes of the pool that it has or was promised.
+ * `least_bytes`: of them, what would stay if it shrank as a guest. */
+static uint64_t taken_by(const sl_coord_t *coord,
+                         const sl_coord_snapshot_t *seen, int i, int pool,
+                         uint64_t *least_bytes_p)
 {
-    uint64_t most = 0;
-    int i;
+    const sl_coord_job_t *job = &seen->jobs[i];
+    uint64_t bytes = 0;
+    int d;
 
-    if (coord->params.capacity_bytes > 0) {
-        return coord->params.capacity_bytes;
-    }
-    for (i = 0; i < seen->n_jobs; i++) {
-        const sl_coord_device_t *device =
-            sl_coord_find_device(&seen->jobs[i], name);
+    for (d = 0; d < job->n_devices; d++) {
+        const sl_coord_device_t *device = &job->devices[d];
+        uint64_t part = device->held_bytes;
 
-        if (device != NULL && device->capacity_bytes > most) {
-            most = device->capacity_bytes;
-        }
-    }
-    return most;
-}
-
-/* Bytes of the device that other jobs have or were promised. `least_bytes`:
- * of them, what would stay if guests shrank. */
-static uint64_t taken(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
-                      const sl_coord_decisions_t *decisions, int self,
-                      const char *name, uint64_t *least_bytes_p)
-{
-    uint64_t bytes = 0, least = 0;
-    int i;
-
-    for (i = 0; i < seen->n_jobs; i++) {
-        const sl_coord_job_t *job = &seen->jobs[i];
-        const sl_coord_device_t *device = sl_coord_find_device(job, name);
-        uint64_t part;
-
-        if (i == self || device == NULL ||
-            (!decisions->jobs[i].is_admitted &&
-             !sl_coord_memory(coord, i)->is_reserved)) {
+        if (coord->pools.of[i][d] != pool) {
             continue;
         }
-        part = device->held_bytes;
         if (part < device->wanted_bytes &&
             (job->state == SL_JOB_STATE_WAITING || !is_guest(job))) {
             part = device->wanted_bytes;
         }
-        bytes += part;
-        least += is_guest(job) && part > coord->params.floor_bytes
-                     ? coord->params.floor_bytes
-                     : part;
+        bytes = sl_coord_plus(bytes, part);
+        *least_bytes_p = sl_coord_plus(
+            *least_bytes_p, is_guest(job) && part > coord->params.floor_bytes
+                                ? coord->params.floor_bytes
+                                : part);
     }
-    *least_bytes_p = least;
     return bytes;
 }
 
-static void say_no_room(const sl_coord_device_t *device, uint64_t capacity,
+/* The same of all others. */
+static uint64_t taken(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
+                      const sl_coord_decisions_t *decisions, int self, int pool,
+                      uint64_t *least_bytes_p)
+{
+    uint64_t bytes = 0;
+    int i;
+
+    *least_bytes_p = 0;
+    for (i = 0; i < seen->n_jobs; i++) {
+        if (i != self && (decisions->jobs[i].is_admitted ||
+                          sl_coord_memory(coord, i)->is_reserved)) {
+            bytes = sl_coord_plus(
+                bytes, taken_by(coord, seen, i, pool, least_bytes_p));
+        }
+    }
+    return bytes;
+}
+
+/* What a waiting job asks of a pool. */
+typedef struct sl_ask {
+    int pool;
+    const sl_coord_device_t *device; /* its first one there */
+    int n_devices;
+    uint64_t wanted_bytes; /* all of them */
+} sl_ask_t;
+
+/* What the i-th job asks of the pool of its d-th device. @return 0 when an
+ * earlier one is there, so that it was asked already */
+static int find_ask(const sl_coord_t *coord, const sl_coord_snapshot_t *seen,
+                    int i, int d, sl_ask_t *ask)
+{
+    const sl_coord_job_t *job = &seen->jobs[i];
+    int e;
+
+    memset(ask, 0, sizeof(*ask));
+    ask->pool = coord->pools.of[i][d];
+    ask->device = &job->devices[d];
+    for (e = 0; e < job->n_devices; e++) {
+        if (coord->pools.of[i][e] != ask->pool) {
+            continue;
+        }
+        if (e < d) {
+            return 0;
+        }
+        ask->n_devices++;
+        ask->wanted_bytes =
+            sl_coord_plus(ask->wanted_bytes, job->devices[e].wanted_bytes);
+    }
+    return 1;
+}
+
+static void say_no_room(const sl_coord_t *coord,
+                        const sl_coord_snapshot_t *seen, const sl_ask_t *ask,
                         uint64_t bytes, char *reason)
 {
+    const uint64_t alone = sl_coord_capacity(coord, seen, ask->pool, 1);
+    const uint64_t capacity = sl_coord_capacity(coord, seen, ask->pool, 0);
+    const char *whose = ask->n_devices > 1 ? "the GPU of " : "";
     char asked[32], had[32], all[32];
 
-    sl_format_bytes(device->wanted_bytes, asked, sizeof(asked));
+    sl_format_bytes(ask->wanted_bytes, asked, sizeof(asked));
+    if (ask->wanted_bytes > alone) {
+        sl_format_bytes(alone, all, sizeof(all));
+        (void)snprintf(reason, SL_CONTROL_REASON_BYTES,
+                       "needs %s on %s%s, which has %s: give the job more "
+                       "stages or smaller micro-batches",
+                       asked, whose, ask->device->name, all);
+        return;
+    }
     sl_format_bytes(capacity > bytes ? capacity - bytes : 0, had, sizeof(had));
     sl_format_bytes(capacity, all, sizeof(all));
-    if (device->wanted_bytes > capacity) {
-        (void)snprintf(reason, SL_CONTROL_REASON_BYTES,
-                       "needs %s on %s, which has %s: give the job more "
-                       "stages or smaller micro-batches",
-                       asked, device->name, all);
-    } else {
-        (void)snprintf(reason, SL_CONTROL_REASON_BYTES,
-                       "waits for %s on %s: %s of %s are free", asked,
-                       device->name, had, all);
-    }
+    (void)snprintf(reason, SL_CONTROL_REASON_BYTES,
+                   "waits for %s on %s%s: %s of %s are free", asked, whose,
+                   ask->device->name, had, all);
 }
 
 static sl_fit_t fit(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
@@ -99,25 +133,30 @@ static sl_fit_t fit(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
 {
     const sl_coord_job_t *job = &seen->jobs[i];
     sl_fit_t result = SL_FIT_NOW;
+    sl_ask_t ask;
     int d;
 
     for (d = 0; d < job->n_devices; d++) {
-        const sl_coord_device_t *device = &job->devices[d];
-        const uint64_t capacity = sl_coord_capacity(coord, seen, device->name);
-        uint64_t bytes, least;
+        uint64_t capacity, bytes, least;
 
-        bytes = taken(coord, seen, decisions, i, device->name, &least);
-        if (capacity == 0 || device->wanted_bytes + bytes <= capacity) {
+        if (!find_ask(coord, seen, i, d, &ask)) {
             continue;
         }
-        if (!is_guest(job) && device->wanted_bytes + least <= capacity) {
+        capacity = sl_coord_capacity(coord, seen, ask.pool, 0);
+        bytes = taken(coord, seen, decisions, i, ask.pool, &least);
+        if (capacity == 0 ||
+            sl_coord_plus(ask.wanted_bytes, bytes) <= capacity) {
+            continue;
+        }
+        if (!is_guest(job) &&
+            sl_coord_plus(ask.wanted_bytes, least) <= capacity) {
             if (result == SL_FIT_NOW) {
-                say_no_room(device, capacity, bytes, reason);
+                say_no_room(coord, seen, &ask, bytes, reason);
             }
             result = SL_FIT_LATER;
             continue;
         }
-        say_no_room(device, capacity, bytes, reason);
+        say_no_room(coord, seen, &ask, bytes, reason);
         return SL_FIT_NO;
     }
     return result;
@@ -144,34 +183,47 @@ static int next_waiting(const sl_coord_snapshot_t *seen, const char *is_seen)
 }
 
 static int could_ever_fit(const sl_coord_t *coord,
-                          const sl_coord_snapshot_t *seen,
-                          const sl_coord_job_t *job)
+                          const sl_coord_snapshot_t *seen, int i)
 {
+    sl_ask_t ask;
     int d;
 
-    for (d = 0; d < job->n_devices; d++) {
-        const uint64_t capacity =
-            sl_coord_capacity(coord, seen, job->devices[d].name);
+    for (d = 0; d < seen->jobs[i].n_devices; d++) {
+        if (find_ask(coord, seen, i, d, &ask)) {
+            const uint64_t alone = sl_coord_capacity(coord, seen, ask.pool, 1);
 
-        if (capacity > 0 && job->devices[d].wanted_bytes > capacity) {
-            return 0;
+            if (alone > 0 && ask.wanted_bytes > alone) {
+                return 0;
+            }
         }
     }
     return 1;
 }
 
-/* An earlier job that waits for memory of a device of this one; -1: none. */
-static int find_ahead(const sl_coord_snapshot_t *seen, const char *is_blocking,
-                      int i)
+static int have_common_pool(const sl_coord_t *coord,
+                            const sl_coord_snapshot_t *seen, int i, int j)
 {
-    int j, d;
+    int d, e;
+
+    for (d = 0; d < seen->jobs[i].n_devices; d++) {
+        for (e = 0; e < seen->jobs[j].n_devices; e++) {
+            if (coord->pools.of[i][d] == coord->pools.of[j][e]) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* An earlier job that waits for memory that this one wants too; -1: none. */
+static int find_ahead(const sl_coord_t *coord, const sl_coord_snapshot_t *seen,
+                      const char *is_blocking, int i)
+{
+    int j;
 
     for (j = 0; j < seen->n_jobs; j++) {
-        for (d = 0; is_blocking[j] && d < seen->jobs[i].n_devices; d++) {
-            if (sl_coord_find_device(&seen->jobs[j],
-                                     seen->jobs[i].devices[d].name) != NULL) {
-                return j;
-            }
+        if (is_blocking[j] && have_common_pool(coord, seen, i, j)) {
+            return j;
         }
     }
     return -1;
@@ -199,7 +251,7 @@ void sl_coord_admit(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
         if (decision->is_admitted) {
             continue;
         }
-        ahead = find_ahead(seen, is_blocking, i);
+        ahead = find_ahead(coord, seen, is_blocking, i);
         if (ahead >= 0) {
             memory->is_reserved = 0;
             (void)snprintf(decision->reason, sizeof(decision->reason),
@@ -211,7 +263,7 @@ void sl_coord_admit(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
         memory->is_reserved = result == SL_FIT_LATER;
         memory->is_admitted = result == SL_FIT_NOW;
         decision->is_admitted = memory->is_admitted;
-        is_blocking[i] = (char)(result != SL_FIT_NOW &&
-                                could_ever_fit(coord, seen, &seen->jobs[i]));
+        is_blocking[i] =
+            (char)(result != SL_FIT_NOW && could_ever_fit(coord, seen, i));
     }
 }

@@ -136,19 +136,6 @@ int sl_coord_is_active(const sl_coord_snapshot_t *seen,
            job->job_class != SL_JOB_CLASS_NONE;
 }
 
-const sl_coord_device_t *sl_coord_find_device(const sl_coord_job_t *job,
-                                              const char *name)
-{
-    int d;
-
-    for (d = 0; d < job->n_devices; d++) {
-        if (strcmp(job->devices[d].name, name) == 0) {
-            return &job->devices[d];
-        }
-    }
-    return NULL;
-}
-
 int sl_coord_is_cpu(const sl_coord_device_t *device)
 {
     return strncmp(device->name, "cpu", 3) == 0;
@@ -156,9 +143,11 @@ int sl_coord_is_cpu(const sl_coord_device_t *device)
 
 int sl_coord_is_same(const sl_coord_device_t *a, const sl_coord_device_t *b)
 {
-    return a->gpu_id[0] != '\0' && b->gpu_id[0] != '\0'
-               ? strcmp(a->gpu_id, b->gpu_id) == 0
-               : strcmp(a->name, b->name) == 0;
+    const int has_gpus = !sl_coord_is_cpu(a) && !sl_coord_is_cpu(b) &&
+                         a->gpu_id[0] != '\0' && b->gpu_id[0] != '\0';
+
+    return has_gpus ? strcmp(a->gpu_id, b->gpu_id) == 0
+                    : strcmp(a->name, b->name) == 0;
 }
 
 int sl_coord_is_neighbour(const sl_coord_job_t *a, const sl_coord_job_t *b)
@@ -308,6 +297,7 @@ void sl_coord_step(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
         sl_coord_measure_yield(&sl_coord_memory(coord, i)->yield,
                                &seen->jobs[i], seen->now_ns);
     }
+    sl_coord_find_pools(&coord->pools, seen);
     sl_coord_admit(coord, seen, decisions);
     coord->policy->set_shares(coord, seen, decisions);
     sl_coord_set_yields(seen, decisions);

@@ -39,7 +39,8 @@ typedef struct sl_coord_device {
     double manual_percent;   /**< set by hand; negative = not set */
     uint64_t manual_bytes;   /**< limit set by hand; 0 = not set */
     char core_list[SL_CONTROL_CORE_LIST_BYTES]; /**< "" = not known */
-    char gpu_id[48];                            /**< "" = none, or not known */
+    char gpu_id[SL_GPU_ID_BYTES];               /**< "" = none, or not known */
+    uint64_t gpu_bytes; /**< all of that GPU; 0 = none, or not known */
 } sl_coord_device_t;
 
 typedef struct sl_coord_job {
@@ -109,8 +110,8 @@ typedef struct sl_coord_params {
     int period_mini_batches; /**< and mini-batches, 3-64 (default 10) */
     uint64_t probe_ns;       /**< between re-baselinings (default 60 s) */
     uint64_t floor_bytes;    /**< least memory of a guest (default 64 MiB) */
-    uint64_t capacity_bytes; /**< of each device; 0 = the most that a job
-                                  reports (default) */
+    uint64_t capacity_bytes; /**< of each GPU and each CPU device; 0 = what
+                                  jobs report (default) */
 } sl_coord_params_t;
 
 SL_API void sl_coord_params_default(sl_coord_params_t *params);

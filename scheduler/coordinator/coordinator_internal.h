@@ -57,6 +57,29 @@ typedef struct sl_coord_memory {
     sl_coord_yield_t yield;                      /**< a guest's */
 } sl_coord_memory_t;
 
+enum {
+    SL_COORD_MAX_MEMBERS = SL_COORD_MAX_JOBS * SL_CONTROL_MAX_DEVICES
+};
+
+/** Which devices have one memory, and divide it: those that are parts of a
+ *  GPU, whatever their jobs call them, or CPU devices of one name. */
+typedef struct sl_coord_pools {
+    int n;
+    /** Pool of the device, by job in the snapshot and device in the job. */
+    int of[SL_COORD_MAX_JOBS][SL_CONTROL_MAX_DEVICES];
+} sl_coord_pools_t;
+
+/** A device in a pool that has, or will have, memory. */
+typedef struct sl_coord_member {
+    int job;    /**< index in the snapshot */
+    int device; /**< index in the job */
+    int is_guarantee;
+    const sl_coord_device_t *seen;
+    uint64_t need;  /**< bytes */
+    uint64_t may;   /**< most that it can hold now */
+    uint64_t limit; /**< the target */
+} sl_coord_member_t;
+
 struct sl_coord {
     sl_coord_params_t params;
     const sl_coord_policy_t *policy;
@@ -64,6 +87,9 @@ struct sl_coord {
     int n_memories;
     sl_coord_memory_t memories[SL_COORD_MAX_JOBS];
     int index[SL_COORD_MAX_JOBS]; /**< memory of the snapshot's i-th job */
+    sl_coord_pools_t pools;       /**< of the snapshot */
+    sl_coord_member_t members[SL_COORD_MAX_MEMBERS]; /**< of one pool at a
+                                                          time */
 };
 
 /** The memory of the snapshot's i-th job. */
@@ -74,16 +100,12 @@ sl_coord_memory_t *sl_coord_memory(sl_coord_t *coord, int i);
 int sl_coord_is_active(const sl_coord_snapshot_t *seen,
                        const sl_coord_decisions_t *decisions, int i);
 int sl_coord_is_cpu(const sl_coord_device_t *device);
-/** Whether two devices that are no CPUs are one, or parts of one: the same
- *  GPU, or the same name where that is not known. */
+/** Whether two devices are one, or parts of one: on the same GPU, or of the
+ *  same name where that is not known and for CPUs. */
 int sl_coord_is_same(const sl_coord_device_t *a, const sl_coord_device_t *b);
 /** Whether two jobs have hardware in common. CPU devices always have: the
  *  system may place their threads on the same cores. */
 int sl_coord_is_neighbour(const sl_coord_job_t *a, const sl_coord_job_t *b);
-/** The device of that name, or NULL. */
-const sl_coord_device_t *sl_coord_find_device(const sl_coord_job_t *job,
-                                              const char *name);
-
 /** Set one share on all devices of the i-th job. */
 void sl_coord_set_share(sl_coord_decisions_t *decisions,
                         const sl_coord_snapshot_t *seen, int i, double percent);
@@ -116,9 +138,16 @@ void sl_coord_admit(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
 void sl_coord_set_limits(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
                          sl_coord_decisions_t *decisions);
 
-/** Capacity of a device over all jobs; 0 = not known. */
+void sl_coord_find_pools(sl_coord_pools_t *pools,
+                         const sl_coord_snapshot_t *seen);
+/** What the jobs on a pool divide, or what one of them has when it is alone
+ *  there; 0 = not known. */
 uint64_t sl_coord_capacity(const sl_coord_t *coord,
-                           const sl_coord_snapshot_t *seen, const char *name);
+                           const sl_coord_snapshot_t *seen, int pool,
+                           int is_alone);
+/** Sums that stay at the largest number where they would pass it: what files
+ *  say may be anything. */
+uint64_t sl_coord_plus(uint64_t a, uint64_t b);
 /** Bytes that a job needs on a device, some growth included. */
 uint64_t sl_coord_needed(const sl_coord_device_t *device);
 

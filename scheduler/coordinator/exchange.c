@@ -181,6 +181,7 @@ static void view_device(const sl_exchange_job_t *job, int d,
     view->wanted_bytes = device->wanted_bytes;
     memcpy(view->core_list, device->core_list, sizeof(view->core_list));
     memcpy(view->gpu_id, device->gpu_id, sizeof(view->gpu_id));
+    view->gpu_bytes = device->gpu_bytes;
     view->limit_bytes = device->capacity_bytes;
     view->share_percent = 100.0;
     view->achieved_percent = -1.0;

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory limits, device by device. When all that is wanted fits, each job
- * has it. Else guarantee jobs get what they need, in order of arrival, and
- * guests share the rest. A burst goes to the host at once (the job does
- * that); here its limit then grows, as fast as the guests give back. */
+/* Memory limits, pool by pool. When all that is wanted fits, each job has it.
+ * Else guarantee jobs get what they need, in order of arrival, and guests
+ * share the rest. A burst goes to the host at once (the job does that); here
+ * its limit then grows, as fast as the guests give back. */
 #include <string.h>
 
 #include "scheduler/coordinator/coordinator_internal.h"
 
 static const uint64_t MIB = UINT64_C(1) << 20;
 
-/* The members of one device: jobs that have or will have its memory. */
+/* The devices of one pool, those of a job one after another. */
 typedef struct sl_members {
     int n;
-    int job[SL_COORD_MAX_JOBS];    /* index in the snapshot */
-    int device[SL_COORD_MAX_JOBS]; /* index in the job */
-    const sl_coord_device_t *seen[SL_COORD_MAX_JOBS];
-    char is_guarantee[SL_COORD_MAX_JOBS];
-    uint64_t limit[SL_COORD_MAX_JOBS]; /* the target */
+    sl_coord_member_t *of; /* the coordinator's */
 } sl_members_t;
 
 uint64_t sl_coord_needed(const sl_coord_device_t *device)
@@ -37,27 +33,34 @@ uint64_t sl_coord_needed(const sl_coord_device_t *device)
 }
 
 static void collect(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
-                    const sl_coord_decisions_t *decisions, const char *name,
+                    const sl_coord_decisions_t *decisions, int pool,
                     sl_members_t *members)
 {
-    int i;
+    int i, d;
 
     members->n = 0;
+    members->of = coord->members;
     for (i = 0; i < seen->n_jobs; i++) {
         const sl_coord_job_t *job = &seen->jobs[i];
-        const sl_coord_device_t *device = sl_coord_find_device(job, name);
-        const int m = members->n;
 
-        if (device == NULL || (!decisions->jobs[i].is_admitted &&
-                               !sl_coord_memory(coord, i)->is_reserved)) {
+        if (!decisions->jobs[i].is_admitted &&
+            !sl_coord_memory(coord, i)->is_reserved) {
             continue;
         }
-        members->job[m] = i;
-        members->device[m] = (int)(device - job->devices);
-        members->seen[m] = device;
-        members->is_guarantee[m] = job->job_class == SL_JOB_CLASS_GUARANTEE;
-        members->limit[m] = 0;
-        members->n++;
+        for (d = 0; d < job->n_devices; d++) {
+            sl_coord_member_t *member = &members->of[members->n];
+
+            if (coord->pools.of[i][d] != pool) {
+                continue;
+            }
+            memset(member, 0, sizeof(*member));
+            member->job = i;
+            member->device = d;
+            member->is_guarantee = job->job_class == SL_JOB_CLASS_GUARANTEE;
+            member->seen = &job->devices[d];
+            member->need = sl_coord_needed(member->seen);
+            members->n++;
+        }
     }
 }
 
@@ -66,76 +69,122 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Enough for all needs: what is over is divided equally. */
+/* The part of `bytes` that is `part` of `whole`. */
+static uint64_t part_of(uint64_t bytes, uint64_t part, uint64_t whole)
+{
+    const double exact = (double)bytes * (double)part / (double)whole;
+
+    return part == whole ? bytes : (uint64_t)exact;
+}
+
+/* Past the last device of the first one's job. */
+static int end_of_job(const sl_members_t *members, int first)
+{
+    int m = first + 1;
+
+    while (m < members->n && members->of[m].job == members->of[first].job) {
+        m++;
+    }
+    return m;
+}
+
+static int count_jobs(const sl_members_t *members)
+{
+    int m, n = 0;
+
+    for (m = 0; m < members->n; m = end_of_job(members, m)) {
+        n++;
+    }
+    return n;
+}
+
+/* Enough for all needs: what is over is divided equally, among the jobs and
+ * then among the devices of each. */
 static int serve_all(sl_members_t *members, uint64_t capacity)
 {
+    const uint64_t n_jobs = (uint64_t)count_jobs(members);
     uint64_t left = capacity;
-    int m;
+    int m, k, end;
 
     for (m = 0; m < members->n; m++) {
-        const uint64_t need = sl_coord_needed(members->seen[m]);
-
-        if (need > left) {
+        if (members->of[m].need > left) {
             return 0;
         }
-        left -= need;
+        left -= members->of[m].need;
     }
-    for (m = 0; m < members->n; m++) {
-        const uint64_t part = left / (uint64_t)members->n / MIB * MIB;
+    for (m = 0; m < members->n; m = end) {
+        uint64_t part;
 
-        members->limit[m] = sl_coord_needed(members->seen[m]) + part;
+        end = end_of_job(members, m);
+        part = left / n_jobs / (uint64_t)(end - m) / MIB * MIB;
+        for (k = m; k < end; k++) {
+            members->of[k].limit = members->of[k].need + part;
+        }
     }
     return 1;
 }
 
-/* Not enough: guarantee jobs get their need in order of the list (arrival),
- * less the guests' floors. @return what the guests divide */
-static uint64_t serve_guarantees(const sl_coord_params_t *params,
-                                 sl_members_t *members, uint64_t capacity)
+/* What each has at least. @return the sum */
+static uint64_t serve_floors(sl_members_t *members, uint64_t floor)
 {
-    uint64_t left = capacity, floors = 0;
+    uint64_t sum = 0;
     int m;
 
     for (m = 0; m < members->n; m++) {
-        floors += members->is_guarantee[m] ? 0 : params->floor_bytes;
-    }
-    for (m = 0; m < members->n; m++) {
-        const uint64_t need = sl_coord_needed(members->seen[m]);
-        const uint64_t room = minus(left, floors);
+        sl_coord_member_t *member = &members->of[m];
+        const int needs_less =
+            member->is_guarantee && member->need > 0 && member->need < floor;
 
-        if (members->is_guarantee[m]) {
-            members->limit[m] = need < room ? need : room;
-            left = minus(left, members->limit[m]);
+        member->limit = needs_less ? member->need : floor;
+        sum = sl_coord_plus(sum, member->limit);
+    }
+    return sum;
+}
+
+/* Guarantee jobs get their need in order of the list (arrival); a job that
+ * does not get all of it divides what it gets among its devices. @return what
+ * guests divide */
+static uint64_t serve_guarantees(sl_members_t *members, uint64_t left)
+{
+    int m, k, end;
+
+    for (m = 0; m < members->n; m = end) {
+        uint64_t lacks = 0, given;
+
+        end = end_of_job(members, m);
+        for (k = m; k < end && members->of[m].is_guarantee; k++) {
+            lacks = sl_coord_plus(
+                lacks, minus(members->of[k].need, members->of[k].limit));
         }
+        given = lacks < left ? lacks : left;
+        for (k = m; k < end && given > 0; k++) {
+            sl_coord_member_t *member = &members->of[k];
+
+            member->limit +=
+                part_of(given, minus(member->need, member->limit), lacks);
+        }
+        left -= given;
     }
     return left;
 }
 
-/* Guests: the floor, and by need a part of the rest. */
-static void serve_guests(const sl_coord_params_t *params, sl_members_t *members,
-                         uint64_t left)
+/* Guests: by need a part of the rest. */
+static void serve_guests(sl_members_t *members, uint64_t left)
 {
-    uint64_t needs = 0, floors = 0;
+    uint64_t needs = 0;
     int m;
 
     for (m = 0; m < members->n; m++) {
-        if (!members->is_guarantee[m]) {
-            needs += sl_coord_needed(members->seen[m]);
-            floors += params->floor_bytes;
+        if (!members->of[m].is_guarantee) {
+            needs = sl_coord_plus(needs, members->of[m].need);
         }
     }
-    for (m = 0; m < members->n; m++) {
-        const uint64_t need = sl_coord_needed(members->seen[m]);
-        uint64_t limit = params->floor_bytes;
+    for (m = 0; m < members->n && needs > 0; m++) {
+        sl_coord_member_t *member = &members->of[m];
 
-        if (members->is_guarantee[m]) {
-            continue;
+        if (!member->is_guarantee) {
+            member->limit += part_of(left, member->need, needs) / MIB * MIB;
         }
-        if (needs > 0) {
-            limit += (uint64_t)((double)minus(left, floors) * (double)need /
-                                (double)needs);
-        }
-        members->limit[m] = limit / MIB * MIB;
     }
 }
 
@@ -157,32 +206,31 @@ static uint64_t may_hold(const sl_coord_job_t *job,
 static void hold_back(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
                       sl_members_t *members, uint64_t capacity)
 {
-    uint64_t may[SL_COORD_MAX_JOBS];
     uint64_t sum = 0;
     int m, pass;
 
     for (m = 0; m < members->n; m++) {
-        const sl_coord_memory_t *memory =
-            sl_coord_memory(coord, members->job[m]);
+        sl_coord_member_t *member = &members->of[m];
+        const sl_coord_memory_t *memory = sl_coord_memory(coord, member->job);
 
-        may[m] = may_hold(&seen->jobs[members->job[m]], members->seen[m],
-                          memory->told_bytes[members->device[m]]);
-        sum += may[m];
+        member->may = may_hold(&seen->jobs[member->job], member->seen,
+                               memory->told_bytes[member->device]);
+        sum = sl_coord_plus(sum, member->may);
     }
     for (pass = 0; pass < 2; pass++) {
         for (m = 0; m < members->n; m++) {
-            const uint64_t room = minus(capacity, sum - may[m]);
-            const uint64_t most = room > may[m] ? room : may[m];
+            sl_coord_member_t *member = &members->of[m];
+            const uint64_t room = minus(capacity, sum - member->may);
+            const uint64_t most = room > member->may ? room : member->may;
 
-            if (members->is_guarantee[m] == pass ||
-                members->limit[m] <= may[m]) {
+            if (member->is_guarantee == pass || member->limit <= member->may) {
                 continue;
             }
-            if (members->limit[m] > most) {
-                members->limit[m] = most;
+            if (member->limit > most) {
+                member->limit = most;
             }
-            sum += members->limit[m] - may[m];
-            may[m] = members->limit[m];
+            sum += member->limit - member->may;
+            member->may = member->limit;
         }
     }
 }
@@ -193,7 +241,7 @@ static int all_fit(const sl_members_t *members, uint64_t capacity)
     int m;
 
     for (m = 0; m < members->n; m++) {
-        const uint64_t most = members->seen[m]->capacity_bytes;
+        const uint64_t most = members->of[m].seen->capacity_bytes;
 
         if (most == 0 || most > capacity - sum) {
             return 0;
@@ -210,79 +258,83 @@ static uint64_t without_manual(sl_members_t *members, uint64_t capacity)
     int m, n = 0;
 
     for (m = 0; m < members->n; m++) {
-        if (members->seen[m]->manual_bytes > 0) {
-            left = minus(left, members->seen[m]->manual_bytes);
+        const sl_coord_member_t *member = &members->of[m];
+
+        if (member->seen->manual_bytes > 0) {
+            left = minus(left, member->seen->manual_bytes);
             continue;
         }
-        members->job[n] = members->job[m];
-        members->device[n] = members->device[m];
-        members->seen[n] = members->seen[m];
-        members->is_guarantee[n++] = members->is_guarantee[m];
+        members->of[n++] = *member;
     }
     members->n = n;
     return left;
 }
 
-static void set_limits_on(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
-                          sl_coord_decisions_t *decisions, const char *name)
+/* The targets of all members. */
+static void serve(sl_members_t *members, uint64_t capacity, uint64_t floor)
 {
-    uint64_t capacity = sl_coord_capacity(coord, seen, name);
+    uint64_t left;
+
+    if (!serve_all(members, capacity)) {
+        left = minus(capacity, serve_floors(members, floor));
+        serve_guests(members, serve_guarantees(members, left));
+    }
+}
+
+/* The least of a device: where there are many, an equal part. */
+static uint64_t floor_of(const sl_coord_t *coord, const sl_members_t *members,
+                         uint64_t capacity)
+{
+    const uint64_t part = members->n > 0 ? capacity / (uint64_t)members->n : 0;
+
+    return part < coord->params.floor_bytes ? part : coord->params.floor_bytes;
+}
+
+/* Say what a device may have; 0 would say nothing. */
+static void tell(sl_coord_t *coord, const sl_coord_member_t *member,
+                 sl_coord_decisions_t *decisions)
+{
+    const uint64_t most = member->seen->capacity_bytes;
+    uint64_t limit = member->limit > 0 ? member->limit : 1;
+
+    limit = most > 0 && limit > most ? most : limit;
+    decisions->jobs[member->job].gates[member->device].limit_bytes = limit;
+    sl_coord_memory(coord, member->job)->told_bytes[member->device] = limit;
+}
+
+static void set_limits_on(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
+                          sl_coord_decisions_t *decisions, int pool)
+{
+    uint64_t capacity = sl_coord_capacity(coord, seen, pool, 0);
     sl_members_t members;
+    uint64_t floor;
     int m;
 
     if (capacity == 0) {
         return;
     }
-    collect(coord, seen, decisions, name, &members);
+    collect(coord, seen, decisions, pool, &members);
+    floor = floor_of(coord, &members, capacity);
     capacity = without_manual(&members, capacity);
     if (all_fit(&members, capacity)) {
         for (m = 0; m < members.n; m++) {
-            members.limit[m] = members.seen[m]->capacity_bytes;
+            members.of[m].limit = members.of[m].seen->capacity_bytes;
         }
     } else {
-        if (!serve_all(&members, capacity)) {
-            serve_guests(&coord->params, &members,
-                         serve_guarantees(&coord->params, &members, capacity));
-        }
+        serve(&members, capacity, floor);
         hold_back(coord, seen, &members, capacity);
     }
     for (m = 0; m < members.n; m++) {
-        const uint64_t most = members.seen[m]->capacity_bytes;
-        const uint64_t limit =
-            most > 0 && members.limit[m] > most ? most : members.limit[m];
-
-        decisions->jobs[members.job[m]].gates[members.device[m]].limit_bytes =
-            limit;
-        sl_coord_memory(coord, members.job[m])->told_bytes[members.device[m]] =
-            limit;
+        tell(coord, &members.of[m], decisions);
     }
-}
-
-/* Whether an earlier job, or this one, has named the device already. */
-static int is_done(const sl_coord_snapshot_t *seen, int i, int d)
-{
-    int j;
-
-    for (j = 0; j < i; j++) {
-        if (sl_coord_find_device(&seen->jobs[j],
-                                 seen->jobs[i].devices[d].name) != NULL) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 void sl_coord_set_limits(sl_coord_t *coord, const sl_coord_snapshot_t *seen,
                          sl_coord_decisions_t *decisions)
 {
-    int i, d;
+    int pool;
 
-    for (i = 0; i < seen->n_jobs; i++) {
-        for (d = 0; d < seen->jobs[i].n_devices; d++) {
-            if (!is_done(seen, i, d)) {
-                set_limits_on(coord, seen, decisions,
-                              seen->jobs[i].devices[d].name);
-            }
-        }
+    for (pool = 0; pool < coord->pools.n; pool++) {
+        set_limits_on(coord, seen, decisions, pool);
     }
 }

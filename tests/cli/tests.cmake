@@ -25,8 +25,11 @@ if(SL_CUDA STREQUAL "STANDIN")
     add_test(NAME cuda.cli
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda.sh
             $<TARGET_FILE:sluice>)
-    set_tests_properties(cuda.cli PROPERTIES LABELS cuda TIMEOUT 900
-        ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
+    add_test(NAME cuda.sharing
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda_sharing.sh
+            $<TARGET_FILE:sluice>)
+    set_tests_properties(cuda.cli cuda.sharing PROPERTIES LABELS cuda
+        TIMEOUT 900 ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
 endif()
 set(sl_doctor_cuda no)
 if(SL_CUDA STREQUAL "STANDIN")

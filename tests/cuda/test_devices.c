@@ -2,6 +2,7 @@
 /* Devices of the kind "cuda": how they are shared out, what they say when
  * there are none, and that they work. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/cuda/stream_bed.h"
 
@@ -67,6 +68,51 @@ static void devices_are_shared_out(void **state)
         }
         sl_device_set_destroy(set);
     }
+}
+
+/* A GPU is called the same whatever a process sees besides it. */
+static void a_gpu_is_known_by_its_serial_number(void **state)
+{
+    sl_device_set_t *set = open_set("cuda:4");
+    char ids[2][SL_GPU_ID_BYTES];
+    int i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        memcpy(ids[i], set->devices[2 * i].gpu_id, sizeof(ids[i]));
+        assert_string_equal(set->devices[2 * i + 1].gpu_id, ids[i]);
+        assert_true(set->devices[2 * i].gpu_bytes == (size_t)3 << 30);
+    }
+    assert_string_equal(ids[1], "GPU-00000001-0000-0000-7374-616e642d696e");
+    sl_device_set_destroy(set);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "1,0", 1), 0);
+    standin_reset();
+    set = open_set("cuda:2");
+    assert_string_equal(set->devices[0].gpu_id, ids[1]);
+    assert_string_equal(set->devices[1].gpu_id, ids[0]);
+    assert_int_equal(set->devices[0].gpu, 0);
+    sl_device_set_destroy(set);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "1,7,0", 1), 0);
+    standin_reset(); /* those before the one that is not there */
+    assert_string_equal(sl_device_default_spec(), "cuda:1");
+    assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
+    standin_reset();
+}
+
+/* Or by its place on the bus, where it has none. */
+static void without_a_serial_number_the_bus_counts(void **state)
+{
+    sl_device_set_t *set;
+
+    (void)state;
+    standin_set_uuids(0);
+    set = open_set("cuda:2");
+    assert_string_equal(set->devices[0].gpu_id, "0000:0A:00.0");
+    assert_string_equal(set->devices[1].gpu_id, "0000:0B:00.0");
+    sl_device_set_destroy(set);
+    standin_fail(STANDIN_cudaDeviceGetPCIBusId, 2, cudaErrorUnknown,
+                 STANDIN_FAIL_CALL);
+    refuse("cuda:2", SL_ERR_DEVICE, "cudaDeviceGetPCIBusId");
 }
 
 /* What is free but for the reserve, in equal parts. */
@@ -314,6 +360,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(devices_are_shared_out),
+        T(a_gpu_is_known_by_its_serial_number),
+        T(without_a_serial_number_the_bus_counts),
         T(memory_is_shared_out),
         T(processes_that_see_the_same_gpus_divide_them),
         T(what_is_missing_is_said),

@@ -225,8 +225,8 @@ static int has_twin(ncclComm_t comm)
     int r;
 
     for (r = 0; r < comm->n_ranks; r++) {
-        if (r != comm->rank &&
-            atomic_load(&comm->hub->devices[r]) == comm->device + 1) {
+        if (r != comm->rank && atomic_load(&comm->hub->devices[r]) ==
+                                   standin_host_number(comm->device) + 1) {
             return 1;
         }
     }
@@ -241,7 +241,8 @@ static ncclResult_t meet(ncclComm_t comm, const char **text_p)
         return ncclSystemError;
     }
     atomic_store(&comm->hub->n_ranks, comm->n_ranks);
-    atomic_store(&comm->hub->devices[comm->rank], comm->device + 1);
+    atomic_store(&comm->hub->devices[comm->rank],
+                 standin_host_number(comm->device) + 1);
     (void)atomic_fetch_add(&comm->hub->n_here, 1);
     while (atomic_load(&comm->hub->n_here) < comm->n_ranks) {
         if (atomic_load(&comm->is_aborted)) {

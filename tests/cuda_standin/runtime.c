@@ -27,6 +27,8 @@ static struct {
     cudaError_t fail_error;
     standin_failure_t failure;
     int n_devices;
+    int numbers[MAX_DEVICES]; /* of the host, as other processes see them */
+    int has_no_uuids;
     size_t memory_bytes;
     size_t granularity;
     int has_no_peers;
@@ -165,6 +167,28 @@ static int default_devices(void)
     return n < 0 ? 0 : n > MAX_DEVICES ? MAX_DEVICES : n;
 }
 
+/* All that there are, or those of CUDA_VISIBLE_DEVICES: numbers, up to the
+ * first one that is none. */
+static void show_devices(int n_there, const char *visible)
+{
+    int i;
+
+    g.n_devices = 0;
+    for (i = 0; i < n_there && visible == NULL; i++) {
+        g.numbers[g.n_devices++] = i;
+    }
+    while (visible != NULL && g.n_devices < MAX_DEVICES) {
+        char *end;
+        const long number = strtol(visible, &end, 10);
+
+        if (end == visible || number < 0 || number >= n_there) {
+            break;
+        }
+        g.numbers[g.n_devices++] = (int)number;
+        visible = *end == ',' ? end + 1 : NULL;
+    }
+}
+
 static void set_defaults(void)
 {
     const char *delay = getenv("SL_STANDIN_DELAY_US");
@@ -176,7 +200,8 @@ static void set_defaults(void)
     memset(g.reports, 0, sizeof(g.reports));
     g.n_reports = 0;
     g.fails = 0;
-    g.n_devices = default_devices();
+    show_devices(default_devices(), getenv("CUDA_VISIBLE_DEVICES"));
+    g.has_no_uuids = 0;
     g.memory_bytes = (size_t)3 << 30;
     g.granularity = (size_t)2 << 20;
     g.has_no_peers = 0;
@@ -243,7 +268,15 @@ void standin_set_devices(int n_devices)
 {
     lock();
     make_ready();
-    g.n_devices = n_devices > MAX_DEVICES ? MAX_DEVICES : n_devices;
+    show_devices(n_devices > MAX_DEVICES ? MAX_DEVICES : n_devices, NULL);
+    unlock();
+}
+
+void standin_set_uuids(int has_uuids)
+{
+    lock();
+    make_ready();
+    g.has_no_uuids = !has_uuids;
     unlock();
 }
 
@@ -319,6 +352,11 @@ unsigned standin_delay_us(void)
 int standin_n_devices(void)
 {
     return g.n_devices;
+}
+
+int standin_host_number(int of)
+{
+    return g.numbers[of];
 }
 
 size_t standin_memory(void)
@@ -511,9 +549,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int number)
         return standin_give(cudaErrorInvalidDevice);
     }
     memset(prop, 0, sizeof(*prop));
-    (void)snprintf(prop->name, sizeof(prop->name), "stand-in %d", number);
-    memcpy(prop->uuid.bytes, "stand-in", 8);
-    prop->uuid.bytes[8] = (char)number;
+    (void)snprintf(prop->name, sizeof(prop->name), "stand-in %d",
+                   g.numbers[number]);
+    if (!g.has_no_uuids) {
+        prop->uuid.bytes[3] = (char)g.numbers[number];
+        memcpy(prop->uuid.bytes + 8, "stand-in", 8);
+    }
     prop->totalGlobalMem = g.memory_bytes;
     prop->sharedMemPerBlock = (size_t)48 << 10;
     prop->maxThreadsPerBlock = 1024;
@@ -550,7 +591,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int number)
     if (!is_device(number) || bytes < 13) {
         return standin_give(cudaErrorInvalidValue);
     }
-    (void)snprintf(id, (size_t)bytes, "0000:%02X:00.0", 10 + number);
+    (void)snprintf(id, (size_t)bytes, "0000:%02X:00.0", 10 + g.numbers[number]);
     return cudaSuccess;
 }
 

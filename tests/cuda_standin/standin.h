@@ -182,9 +182,11 @@ const char *standin_entry_name(standin_entry_t entry);
 uint64_t standin_n_blocking_copies(void);
 
 /** Devices that there are (default 2, or SL_STANDIN_DEVICES of the
- *  environment; at most 8), and the memory of each (default 3 GiB; at most
- *  8 GiB). */
+ *  environment, of which CUDA_VISIBLE_DEVICES shows some by their numbers; at
+ *  most 8), and the memory of each (default 3 GiB; at most 8 GiB). */
 void standin_set_devices(int n_devices);
+/** Whether devices have serial numbers (default 1). */
+void standin_set_uuids(int has_uuids);
 void standin_set_memory(size_t bytes);
 /** Units of memory that is mapped (default 2 MiB; a power of two of at least
  *  4096); 0: the devices cannot do it. */

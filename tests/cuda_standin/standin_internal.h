@@ -55,6 +55,7 @@ cudaError_t standin_give(cudaError_t error);
 
 int standin_device(void); /* of the calling thread */
 int standin_n_devices(void);
+int standin_host_number(int device); /* the same in all processes of the host */
 size_t standin_memory(void);
 int standin_is_reverse(void);
 unsigned standin_delay_us(void);

@@ -205,6 +205,7 @@ static void a_job_survives_its_text(void **state)
     strcpy(job.devices[1].name, "cuda:1");
     job.devices[1].kind = SL_DEVICE_KIND_CUDA;
     strcpy(job.devices[1].gpu_id, "GPU-00ff17-12");
+    job.devices[1].gpu_bytes = UINT64_C(80) << 30;
     job.devices[1].wanted_bytes = 17;
     job.devices[1].n_threads = 3;
     sl_assert_ok(sl_control_job_format(&job, &text));
@@ -213,6 +214,109 @@ static void a_job_survives_its_text(void **state)
     assert_memory_equal(&job, &back, sizeof(job));
     sl_assert_status(sl_control_job_parse("{\"schema\":1}", 12, &back),
                      SL_ERR_CORRUPT);
+}
+
+#define JOB_HEAD                                                               \
+    "{\"schema\":1,\"name\":\"net\",\"pid\":4711,\"start_ticks\":9,"           \
+    "\"class\":\"none\",\"created_ns\":5,\"devices\":[{\"name\":"
+#define DEVICE_TAIL                                                            \
+    ",\"capacity_bytes\":17,\"wanted_bytes\":0,\"cores\":0,\"threads\":1"
+#define CUDA_DEVICE JOB_HEAD "\"cuda:0\",\"kind\":\"cuda\"" DEVICE_TAIL
+#define CPU_DEVICE JOB_HEAD "\"cpu:0\",\"kind\":\"cpu\"" DEVICE_TAIL
+
+static sl_status_t parse_job(const char *text, sl_control_job_t *job)
+{
+    return sl_control_job_parse(text, strlen(text), job);
+}
+
+/* The fields of a GPU are younger than the others, and each may be absent. */
+static void a_gpu_is_optional(void **state)
+{
+    sl_control_job_t job;
+
+    (void)state;
+    sl_assert_ok(parse_job(CUDA_DEVICE "}]}", &job));
+    assert_string_equal(job.devices[0].gpu_id, "");
+    assert_int_equal(job.devices[0].gpu_bytes, 0);
+    sl_assert_ok(parse_job(CUDA_DEVICE ",\"gpu\":\"0000:0A:00.0\"}]}", &job));
+    assert_string_equal(job.devices[0].gpu_id, "0000:0A:00.0");
+    assert_int_equal(job.devices[0].gpu_bytes, 0);
+    sl_assert_ok(parse_job(
+        CUDA_DEVICE ",\"gpu\":\"\",\"gpu_bytes\":9007199254740991}]}", &job));
+    assert_string_equal(job.devices[0].gpu_id, "");
+    assert_true(job.devices[0].gpu_bytes == SL_CONTROL_MAX_SEQUENCE);
+    sl_assert_ok(parse_job(CPU_DEVICE ",\"core_list\":\"\"}]}", &job));
+}
+
+/* text, and a word of the reason */
+static const struct {
+    const char *text, *why;
+} bad_gpus[] = {
+    {CUDA_DEVICE ",\"gpu\":5}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":null}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":[\"GPU-1\"]}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":\"GPU/../1\"}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":\"GPU 1\"}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":\"\\u001b[2J\"}]}", "gpu"},
+    {CUDA_DEVICE ",\"gpu\":\"GPU-11111111-1111-1111-1111-111111111111-1234567\""
+                 "}]}",
+     "gpu"},
+    {CUDA_DEVICE ",\"gpu\":\"GPU-1\",\"gpu\":\"GPU-2\"}]}", "duplicate"},
+    {CUDA_DEVICE ",\"gpus\":\"GPU-1\"}]}", "unknown key \"gpus\""},
+    {CUDA_DEVICE ",\"gpu_bytes\":0}]}", "gpu_bytes"},
+    {CUDA_DEVICE ",\"gpu_bytes\":-1}]}", "gpu_bytes"},
+    {CUDA_DEVICE ",\"gpu_bytes\":1.5}]}", "gpu_bytes"},
+    {CUDA_DEVICE ",\"gpu_bytes\":9007199254740992}]}", "gpu_bytes"},
+    {CUDA_DEVICE ",\"gpu_bytes\":\"80GiB\"}]}", "gpu_bytes"},
+    {CPU_DEVICE ",\"gpu\":\"GPU-1\"}]}", "cpu:0 is no CUDA device"},
+    {CPU_DEVICE ",\"gpu_bytes\":5}]}", "cpu:0 is no CUDA device"},
+};
+
+static void every_bad_gpu_is_refused_with_its_reason(void **state)
+{
+    sl_control_job_t job;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(bad_gpus) / sizeof(*bad_gpus); i++) {
+        memset(&job, 0x5a, sizeof(job));
+        sl_assert_status(parse_job(bad_gpus[i].text, &job), SL_ERR_CORRUPT);
+        sl_assert_contains(sl_last_error(), bad_gpus[i].why);
+        assert_int_equal(((unsigned char *)&job)[0], 0x5a); /* untouched */
+    }
+}
+
+/* As many GPUs as there can be, with all that can be told of each, still make
+ * a file that is read. */
+static void the_largest_job_is_read(void **state)
+{
+    sl_control_job_t job, back;
+    char *text = NULL;
+    int d;
+
+    (void)state;
+    memset(&job, 0, sizeof(job));
+    memset(&back, 0, sizeof(back));
+    memset(job.name, 'n', sizeof(job.name) - 1);
+    job.pid = INT32_MAX;
+    job.start_ticks = job.created_ns = SL_CONTROL_MAX_SEQUENCE;
+    job.n_devices = SL_CONTROL_MAX_DEVICES;
+    for (d = 0; d < SL_CONTROL_MAX_DEVICES; d++) {
+        sl_control_device_t *device = &job.devices[d];
+
+        memset(device->name, 'd', sizeof(device->name) - 1);
+        device->kind = SL_DEVICE_KIND_CUDA;
+        device->capacity_bytes = device->wanted_bytes = device->gpu_bytes =
+            SL_CONTROL_MAX_SEQUENCE;
+        device->n_cores = device->n_threads = INT32_MAX;
+        memset(device->core_list, '1', sizeof(device->core_list) - 1);
+        memset(device->gpu_id, 'g', sizeof(device->gpu_id) - 1);
+    }
+    sl_assert_ok(sl_control_job_format(&job, &text));
+    assert_true(strlen(text) < SL_CONTROL_FILE_BYTES);
+    sl_assert_ok(parse_job(text, &back));
+    free(text);
+    assert_memory_equal(&job, &back, sizeof(job));
 }
 
 static void fill_status(sl_control_status_t *job)
@@ -366,6 +470,45 @@ static void noise_is_refused_or_in_range(void **state)
     assert_in_range(n_good, N_NOISE / 100, N_NOISE / 2); /* both happen */
 }
 
+/* The same of a job with a GPU. */
+static void noise_in_a_job_is_refused_or_in_range(void **state)
+{
+    static const char good_job[] =
+        CUDA_DEVICE ",\"gpu\":\"GPU-1a2b3c4d-0000-1111-2222-333344445555\","
+                    "\"gpu_bytes\":85899345920}]}";
+    uint32_t seed = 20261;
+    int i, d, n_good = 0;
+
+    (void)state;
+    for (i = 0; i < N_NOISE; i++) {
+        char text[2048];
+        sl_control_job_t job;
+        size_t n = strlen(good_job);
+        uint32_t k = 1 + next(&seed) % 4;
+
+        memcpy(text, good_job, n);
+        for (; k > 0; k--) {
+            n = spoil(text, n, sizeof(text), &seed);
+        }
+        if (sl_control_job_parse(text, n, &job) < 0) {
+            continue;
+        }
+        n_good++;
+        assert_in_range(job.n_devices, 0, SL_CONTROL_MAX_DEVICES);
+        for (d = 0; d < job.n_devices; d++) {
+            const sl_control_device_t *device = &job.devices[d];
+
+            assert_non_null(memchr(device->gpu_id, 0, sizeof(device->gpu_id)));
+            assert_int_equal(strspn(device->gpu_id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                    "abcdefghijklmnopqrstuvwxyz"
+                                                    "0123456789-:."),
+                             strlen(device->gpu_id));
+            assert_true(device->gpu_bytes <= SL_CONTROL_MAX_SEQUENCE);
+        }
+    }
+    assert_in_range(n_good, N_NOISE / 100, N_NOISE / 2); /* both happen */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,8 +520,12 @@ int main(void)
         sl_unit_test(every_cut_of_a_good_order_is_refused),
         sl_unit_test(an_order_survives_its_text),
         sl_unit_test(a_job_survives_its_text),
+        sl_unit_test(a_gpu_is_optional),
+        sl_unit_test(every_bad_gpu_is_refused_with_its_reason),
+        sl_unit_test(the_largest_job_is_read),
         sl_unit_test(a_status_survives_its_text),
         sl_unit_test(noise_is_refused_or_in_range),
+        sl_unit_test(noise_in_a_job_is_refused_or_in_range),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

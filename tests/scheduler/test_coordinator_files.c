@@ -652,6 +652,41 @@ static void there_is_one_coordinator(void **state)
     free_bed(bed);
 }
 
+/* What job.json says of its GPUs reaches the decisions. */
+static void gpus_are_read_from_the_file(void **state)
+{
+    bed_t *bed = make_bed(SL_JOB_CLASS_OPPORTUNISTIC);
+    const sl_control_order_t *order;
+    char *text = NULL;
+    int d;
+
+    (void)state;
+    for (d = 0; d < 2; d++) {
+        sl_control_device_t *device = &bed->job.devices[d];
+
+        (void)snprintf(device->name, sizeof(device->name), "cuda:%d", d);
+        memcpy(bed->status.devices[d].name, device->name, sizeof(device->name));
+        device->kind = SL_DEVICE_KIND_CUDA;
+        (void)snprintf(device->gpu_id, sizeof(device->gpu_id), "GPU-7");
+        device->gpu_bytes = 1024 * MIB;
+    }
+    sl_assert_ok(sl_control_job_format(&bed->job, &text));
+    sl_assert_ok(sl_atomic_write(bed->job_dir.fd, SL_FILE_JOB, 0600, text,
+                                 strlen(text)));
+    free(text);
+    publish(bed);
+    look(bed);
+    assert_string_equal(bed->seen.jobs[0].devices[1].gpu_id, "GPU-7");
+    assert_true(bed->seen.jobs[0].devices[1].gpu_bytes == 1024 * MIB);
+    obey(bed);
+    look(bed);
+    order = order_in_file(bed);
+    assert_int_equal(order->n_gates, 2); /* of 896 MiB */
+    assert_true(order->gates[0].limit_bytes == 448 * MIB);
+    assert_true(order->gates[1].limit_bytes == 448 * MIB);
+    free_bed(bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -672,6 +707,7 @@ int main(void)
         sl_unit_test(a_job_that_ended_is_forgotten),
         sl_unit_test(marks_survive_their_text),
         sl_unit_test(odd_tokens_are_harmless),
+        sl_unit_test(gpus_are_read_from_the_file),
         sl_unit_test(the_report_is_read_back),
         sl_unit_test(a_bad_report_is_refused),
         sl_unit_test(there_is_one_coordinator),

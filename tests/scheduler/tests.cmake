@@ -1,7 +1,8 @@
 foreach(name op_manager op_stats device share share_gate pulse pulse_ops)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name coordinator coordinator_files coordinator_memory priority)
+foreach(name coordinator coordinator_files coordinator_gpus coordinator_memory
+        priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 foreach(name control_files control_secure control_job control_antman control_pulse)
