@@ -323,8 +323,10 @@ typedef struct sl_device {
     int n_cores;   /**< cores it is bound to; 0 = not bound */
     int gpu;       /**< of a CUDA device: as CUDA numbers them. Devices of a set
                         may share a GPU. Else -1 */
-    char gpu_id[48]; /**< its serial number, as nvidia-smi writes it; equal in
-                          all processes. Else "" */
+    char gpu_id[48];   /**< its serial number, as nvidia-smi writes it; equal in
+                            all processes. Else "" */
+    int is_exportable; /**< of a CUDA device: other processes can map its
+                            memory. Else 0 */
     sl_mem_t *mem;
     sl_op_manager_t *ops;
     void *own; /**< the kind's own */
@@ -349,6 +351,10 @@ typedef struct sl_device_params {
                               libraries, shared out (default) */
     size_t host_bytes;   /**< host pool per device (default 0); pinned for a
                               CUDA device */
+    int is_exportable;   /**< other processes must be able to map the memory
+                              of a CUDA device (an MPI that sends from it):
+                              regions are cudaMalloc's and go back whole
+                              (default 0) */
     int bind;            /**< bind to cores (default 1; skipped when there
                               are fewer cores than threads). CPU only */
     /* With other processes of the job on this host. Those that may use the

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors of CUDA devices between ranks over the world's ports: staged through
  * pinned host memory, and by a link that knows device memory. */
-#include <cuda_runtime_api.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "engine/world/world_internal.h"
+#include "tests/cuda/aware_copy.h"
 #include "tests/cuda/transport_bed.h"
 #include "tests/cuda/transport_tests.h"
 #include "tests/support/sl_test.h"
@@ -95,20 +91,6 @@ static void staged_works_on_cpu(void **state)
 
 /* ---- cuda-aware ---- */
 
-/* By way of the host, as ranks cannot use each other's memory. */
-static void copy_any(void *to, const void *from, size_t bytes)
-{
-    void *host = malloc(bytes);
-
-    if (host == NULL ||
-        cudaMemcpy(host, from, bytes, cudaMemcpyDefault) != cudaSuccess ||
-        cudaMemcpy(to, host, bytes, cudaMemcpyDefault) != cudaSuccess) {
-        (void)cudaGetLastError();
-        bed_fault("cudaMemcpy", __FILE__, __LINE__);
-    }
-    free(host);
-}
-
 static void aware_carries_all_sizes(void **state)
 {
     bed_plan_t plan = both_ways(100);
@@ -116,12 +98,12 @@ static void aware_carries_all_sizes(void **state)
     (void)state;
     set_transport(&plan);
     plan.transport = SL_TRANSPORT_CUDA_AWARE;
-    sl_world_hook_copy(copy_any);
+    aware_set(1);
     assert_int_equal(bed_run(&plan, ranks), 0);
     set_chaos(&plan, 8);
     assert_int_equal(bed_run(&plan, ranks), 0);
     check_chaos(&plan, ranks);
-    sl_world_hook_copy(NULL);
+    aware_set(0);
     (void)sl_test_log_take();
 }
 
