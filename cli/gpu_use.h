@@ -11,12 +11,15 @@
 
 #include "scheduler/nvml.h"
 
-/** "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes", or why it cannot be
- *  told. */
-void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
-                     size_t text_bytes);
+/** One GPU as an object, null where the driver does not tell; of one that
+ *  cannot be asked only "index" and "error". NULL without memory for it. */
+json_t *sl_gpu_use_of(const sl_nvml_t *nvml, int index);
 
-/** All GPUs as an array of objects; NULL without memory for it. */
+/** Of such an object: "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes",
+ *  or why it cannot be told. */
+void sl_gpu_use_text(const json_t *use, char *text, size_t text_bytes);
+
+/** All GPUs that can be asked, as an array; NULL without memory for it. */
 json_t *sl_gpu_use_json(const sl_nvml_t *nvml);
 
 #endif /* SL_CLI_GPU_USE_H */
