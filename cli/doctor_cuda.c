@@ -9,67 +9,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/parse.h"
 #include "cli/doctor.h"
 #include "cli/gpu_use.h"
 
 enum {
-    PCI_ID_BYTES = 32,
-    TEXT_BYTES = 32
+    PCI_ID_BYTES = 32
 };
 
-/* 12030 is 12.3 */
-static void version_text(int version, char *text)
+/* 12030 is 12.3; null below 1 */
+static json_t *cuda_version(int version)
 {
-    (void)snprintf(text, TEXT_BYTES, "%d.%d", version / 1000,
-                   version % 1000 / 10);
+    return version < 1
+               ? json_null()
+               : json_sprintf("%d.%d", version / 1000, version % 1000 / 10);
 }
 
-static void print_versions(const sl_nvml_t *nvml)
+/* 91900 is 9.19.0. Of another major version than the build's it cannot be
+ * used. @param loaded 0 = not told */
+static json_t *library_facts(int built, int loaded)
 {
-    char built[TEXT_BYTES], loaded[TEXT_BYTES] = "unknown",
-                            driver[TEXT_BYTES] = "none";
-    int version = 0;
-
-    version_text(CUDART_VERSION, built);
-    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
-        version_text(version, loaded);
-    }
-    /* 0 = no driver */
-    if (cudaDriverGetVersion(&version) == cudaSuccess && version > 0) {
-        version_text(version, driver);
-    }
-    (void)printf("%-14s runtime %s (built against %s), driver for up to %s%s%s"
-                 "\n",
-                 "CUDA", loaded, built, driver,
-                 nvml == NULL ? "" : ", version ",
-                 nvml == NULL ? "" : sl_nvml_driver(nvml));
-    (void)printf("%-14s %s\n", "built for", SL_CUDA_ARCHITECTURES);
+    return json_pack(
+        "{s:o, s:o, s:b}", "version",
+        loaded == 0 ? json_null()
+                    : json_sprintf("%d.%d.%d", loaded / 10000,
+                                   loaded / 100 % 100, loaded % 100),
+        "built_against",
+        json_sprintf("%d.%d.%d", built / 10000, built / 100 % 100, built % 100),
+        "is_usable", built / 10000 == loaded / 10000);
 }
 
-/* 91900 is 9.19.0. The build and the library loaded agree, or which differs:
- * of another major version it cannot be used. */
-static void print_library(const char *name, int built, int loaded)
+static json_t *error_text(cudaError_t error)
 {
-    (void)printf("%-14s %d.%d.%d (built against %d.%d.%d)%s\n", name,
-                 loaded / 10000, loaded / 100 % 100, loaded % 100,
-                 built / 10000, built / 100 % 100, built % 100,
-                 built / 10000 == loaded / 10000
-                     ? ""
-                     : ": another major version than the build's");
+    return json_sprintf("%s (%s)", cudaGetErrorString(error),
+                        cudaGetErrorName(error));
 }
 
-static void print_libraries(void)
+static json_t *cuda_facts(void)
 {
-    int nccl = 0;
+    int runtime = 0, driver = 0, nccl = 0;
 
-    print_library("cuBLASLt", CUBLAS_VERSION, (int)cublasLtGetVersion());
-    print_library("cuDNN", CUDNN_VERSION, (int)cudnnGetVersion());
-    if (ncclGetVersion(&nccl) == ncclSuccess) {
-        print_library("NCCL", NCCL_VERSION_CODE, nccl);
-    } else {
-        (void)printf("%-14s does not tell its version\n", "NCCL");
+    if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) {
+        runtime = 0;
     }
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) {
+        driver = 0; /* as where there is none */
+    }
+    if (ncclGetVersion(&nccl) != ncclSuccess) {
+        nccl = 0;
+    }
+    return json_pack(
+        "{s:b, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "is_built", 1, "runtime",
+        cuda_version(runtime), "built_against", cuda_version(CUDART_VERSION),
+        "driver", cuda_version(driver), "built_for", SL_CUDA_ARCHITECTURES,
+        "cublaslt", library_facts(CUBLAS_VERSION, (int)cublasLtGetVersion()),
+        "cudnn", library_facts(CUDNN_VERSION, (int)cudnnGetVersion()), "nccl",
+        library_facts(NCCL_VERSION_CODE, nccl));
 }
 
 /* Whether one entry of the build's list ("90-real", "90a-real", "80",
@@ -110,18 +104,16 @@ static int is_covered(int major, int minor)
     return 0;
 }
 
-static const char *cover_text(int is_covered_by_it)
+static json_t *cover(int major, int minor)
 {
-    return is_covered_by_it > 0    ? "this build has code for it"
-           : is_covered_by_it == 0 ? "NOT covered by this build: configure "
-                                     "with its number in "
-                                     "SL_CUDA_ARCHITECTURES"
-                                   : "built for the GPUs of one machine";
+    const int is_covered_by_it = is_covered(major, minor);
+
+    return is_covered_by_it < 0 ? json_null() : json_boolean(is_covered_by_it);
 }
 
-static void print_memory(int device)
+/* The device's memory, or why it cannot be used. */
+static void add_memory(int device, json_t *gpu)
 {
-    char free_text[TEXT_BYTES], total_text[TEXT_BYTES];
     size_t free_bytes = 0, total_bytes = 0;
     cudaError_t error = cudaSetDevice(device);
 
@@ -129,54 +121,58 @@ static void print_memory(int device)
         error = cudaMemGetInfo(&free_bytes, &total_bytes);
     }
     if (error != cudaSuccess) {
-        (void)printf("%-14s cannot be used: %s (%s)\n", "",
-                     cudaGetErrorString(error), cudaGetErrorName(error));
+        (void)json_object_set_new(gpu, "error", error_text(error));
         return;
     }
-    sl_format_bytes(free_bytes, free_text, sizeof(free_text));
-    sl_format_bytes(total_bytes, total_text, sizeof(total_text));
-    (void)printf("%-14s %s of memory, %s free\n", "", total_text, free_text);
+    (void)json_object_set_new(gpu, "total_bytes",
+                              json_integer((json_int_t)total_bytes));
+    (void)json_object_set_new(gpu, "free_bytes",
+                              json_integer((json_int_t)free_bytes));
 }
 
-static void print_device(const sl_nvml_t *nvml, int device)
+/* Where it is, and everybody's use of it. */
+static void add_use(const sl_nvml_t *nvml, int device, json_t *gpu)
 {
-    struct cudaDeviceProp prop;
-    char pci_id[PCI_ID_BYTES], use[256];
-    const cudaError_t error = cudaGetDeviceProperties(&prop, device);
+    char pci_id[PCI_ID_BYTES];
     int index = -1;
 
-    if (error != cudaSuccess) {
-        (void)printf("gpu %-10d cannot be asked: %s (%s)\n", device,
-                     cudaGetErrorString(error), cudaGetErrorName(error));
-        return;
-    }
-    (void)printf("gpu %-10d %s, compute capability %d.%d: %s\n", device,
-                 prop.name, prop.major, prop.minor,
-                 cover_text(is_covered(prop.major, prop.minor)));
-    print_memory(device);
     if (cudaDeviceGetPCIBusId(pci_id, PCI_ID_BYTES, device) != cudaSuccess) {
         return;
     }
+    (void)json_object_set_new(gpu, "bus", json_string(pci_id));
     if (nvml != NULL) {
         index = sl_nvml_find(nvml, pci_id);
     }
-    (void)printf("%-14s bus %s", "", pci_id);
     if (index >= 0) {
-        sl_gpu_use_text(nvml, index, use, sizeof(use));
-        (void)printf(", %s", use);
+        (void)json_object_set_new(gpu, "use", sl_gpu_use_of(nvml, index));
     }
-    (void)printf("\n");
 }
 
-/* How device `a` reaches the memory of `b`. */
+static json_t *device_facts(const sl_nvml_t *nvml, int device)
+{
+    struct cudaDeviceProp prop;
+    const cudaError_t error = cudaGetDeviceProperties(&prop, device);
+    json_t *gpu;
+
+    if (error != cudaSuccess) {
+        return json_pack("{s:i, s:o}", "index", device, "error",
+                         error_text(error));
+    }
+    gpu = json_pack("{s:i, s:s, s:o, s:o}", "index", device, "name", prop.name,
+                    "compute_capability",
+                    json_sprintf("%d.%d", prop.major, prop.minor), "is_covered",
+                    cover(prop.major, prop.minor));
+    add_memory(device, gpu);
+    add_use(nvml, device, gpu);
+    return gpu;
+}
+
+/* How device `a` reaches the memory of `b`, another. */
 static const char *way(const sl_nvml_t *nvml, int a, int b)
 {
     char pci_a[PCI_ID_BYTES], pci_b[PCI_ID_BYTES];
     int can = 0;
 
-    if (a == b) {
-        return "-";
-    }
     if (cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess) {
         return "?";
     }
@@ -190,43 +186,39 @@ static const char *way(const sl_nvml_t *nvml, int a, int b)
     return can ? "direct" : "host";
 }
 
-static void print_ways(const sl_nvml_t *nvml, int n_devices)
+static json_t *find_ways(const sl_nvml_t *nvml, int n_devices)
 {
+    json_t *ways = json_array();
     int a, b;
 
-    if (n_devices < 2) {
-        return;
-    }
-    (void)printf("%-14s", "gpu reaches");
-    for (b = 0; b < n_devices; b++) {
-        (void)printf(" %6d", b);
-    }
-    (void)printf("\n");
     for (a = 0; a < n_devices; a++) {
-        (void)printf("%13d ", a);
+        json_t *row = json_array();
+
         for (b = 0; b < n_devices; b++) {
-            (void)printf(" %6s", way(nvml, a, b));
+            (void)json_array_append_new(
+                row, a == b ? json_null() : json_string(way(nvml, a, b)));
         }
-        (void)printf("\n");
+        (void)json_array_append_new(ways, row);
     }
+    return ways;
 }
 
-void sl_doctor_cuda(const sl_nvml_t *nvml)
+void sl_doctor_cuda(const sl_nvml_t *nvml, json_t *facts)
 {
+    json_t *cuda = cuda_facts();
+    json_t *gpus = json_array();
     int n_devices = 0;
-    cudaError_t error;
+    const cudaError_t error = cudaGetDeviceCount(&n_devices);
     int i;
 
-    print_versions(nvml);
-    print_libraries();
-    error = cudaGetDeviceCount(&n_devices);
     if (error != cudaSuccess) {
-        (void)printf("%-14s none: %s (%s)\n", "gpus", cudaGetErrorString(error),
-                     cudaGetErrorName(error));
-        return;
+        n_devices = 0;
+        (void)json_object_set_new(cuda, "error", error_text(error));
     }
     for (i = 0; i < n_devices; i++) {
-        print_device(nvml, i);
+        (void)json_array_append_new(gpus, device_facts(nvml, i));
     }
-    print_ways(nvml, n_devices);
+    (void)json_object_set_new(facts, "cuda", cuda);
+    (void)json_object_set_new(facts, "gpus", gpus);
+    (void)json_object_set_new(facts, "gpu_ways", find_ways(nvml, n_devices));
 }

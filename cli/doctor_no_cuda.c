@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `sluice doctor` in a build without CUDA. */
-#include <stdio.h>
-
 #include "cli/doctor.h"
 #include "cli/gpu_use.h"
 
-void sl_doctor_cuda(const sl_nvml_t *nvml)
+void sl_doctor_cuda(const sl_nvml_t *nvml, json_t *facts)
 {
     const int n = nvml == NULL ? 0 : sl_nvml_count(nvml);
+    json_t *gpus = json_array();
     int i;
 
-    (void)printf("%-14s not in this build; with a toolkit of version 12 or "
-                 "newer, cuDNN and NCCL:\n%-14s cmake -DSL_CUDA=ON "
-                 "(docs/cuda.md)\n",
-                 "CUDA", "");
     for (i = 0; i < n; i++) {
-        sl_nvml_device_t gpu;
-        char use[256];
+        json_t *use = sl_gpu_use_of(nvml, i);
+        const json_t *error = json_object_get(use, "error");
 
-        if (sl_nvml_device(nvml, i, &gpu) == SL_OK) {
-            sl_gpu_use_text(nvml, i, use, sizeof(use));
-            (void)printf("gpu %-10d %s, %s\n", i, gpu.name, use);
+        if (error != NULL) {
+            (void)json_array_append_new(
+                gpus, json_pack("{s:i, s:O}", "index", i, "error", error));
+            json_decref(use);
+        } else {
+            (void)json_array_append_new(
+                gpus, json_pack("{s:i, s:O, s:o}", "index", i, "name",
+                                json_object_get(use, "name"), "use", use));
         }
     }
+    (void)json_object_set_new(facts, "cuda", json_pack("{s:b}", "is_built", 0));
+    (void)json_object_set_new(facts, "gpus", gpus);
 }

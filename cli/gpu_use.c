@@ -47,41 +47,6 @@ static void add(char *text, size_t text_bytes, size_t *n, const char *fmt, ...)
     *n = *n < text_bytes ? *n : text_bytes - 1;
 }
 
-void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
-                     size_t text_bytes)
-{
-    char used[32], total[32], id[SL_GPU_ID_BYTES];
-    sl_nvml_device_t gpu;
-    size_t n = 0;
-
-    if (sl_nvml_device(nvml, index, &gpu) != SL_OK) {
-        add(text, text_bytes, &n, "%s", sl_last_error());
-        sl_strip_places(text);
-        return;
-    }
-    if (gpu.busy_percent >= 0) {
-        add(text, text_bytes, &n, "busy %d %%, ", gpu.busy_percent);
-    }
-    if (gpu.total_bytes > 0) {
-        sl_format_bytes(gpu.used_bytes, used, sizeof(used));
-        sl_format_bytes(gpu.total_bytes, total, sizeof(total));
-        add(text, text_bytes, &n, "%s of %s in use", used, total);
-    } else {
-        add(text, text_bytes, &n, "use of memory not told");
-    }
-    if (gpu.n_processes >= 0) {
-        add(text, text_bytes, &n, ", %d process%s", gpu.n_processes,
-            gpu.n_processes == 1 ? "" : "es");
-    }
-    if (gpu.n_links > 0) {
-        add(text, text_bytes, &n, ", %d NVLink lanes", gpu.n_links);
-    }
-    if (gpu.uuid[0] != '\0') {
-        sl_gpu_short_id(gpu.uuid, id);
-        add(text, text_bytes, &n, ", %s", id);
-    }
-}
-
 static json_t *processes_to_json(const sl_nvml_device_t *gpu)
 {
     json_t *processes = json_array();
@@ -100,27 +65,91 @@ static json_t *processes_to_json(const sl_nvml_device_t *gpu)
     return processes;
 }
 
+static json_t *known(int value)
+{
+    return value < 0 ? json_null() : json_integer(value);
+}
+
+json_t *sl_gpu_use_of(const sl_nvml_t *nvml, int index)
+{
+    sl_nvml_device_t gpu;
+
+    if (sl_nvml_device(nvml, index, &gpu) != SL_OK) {
+        char reason[256];
+
+        (void)snprintf(reason, sizeof(reason), "%s", sl_last_error());
+        sl_strip_places(reason);
+        return json_pack("{s:i, s:s}", "index", index, "error", reason);
+    }
+    return json_pack("{s:i, s:s, s:s, s:s, s:o, s:I, s:I, s:o, s:i, s:o}",
+                     "index", index, "name", gpu.name, "uuid", gpu.uuid, "bus",
+                     gpu.pci_id, "busy_percent", known(gpu.busy_percent),
+                     "used_bytes", (json_int_t)gpu.used_bytes, "total_bytes",
+                     (json_int_t)gpu.total_bytes, "n_processes",
+                     known(gpu.n_processes), "n_links", gpu.n_links,
+                     "processes", processes_to_json(&gpu));
+}
+
+void sl_gpu_use_text(const json_t *use, char *text, size_t text_bytes)
+{
+    const json_t *error = json_object_get(use, "error");
+    const json_t *busy = json_object_get(use, "busy_percent");
+    const json_t *total = json_object_get(use, "total_bytes");
+    const json_t *n_processes = json_object_get(use, "n_processes");
+    const json_t *uuid = json_object_get(use, "uuid");
+    const json_int_t n_links =
+        json_integer_value(json_object_get(use, "n_links"));
+    char used_text[32], total_text[32];
+    size_t n = 0;
+
+    if (error != NULL) {
+        add(text, text_bytes, &n, "%s", json_string_value(error));
+        return;
+    }
+    if (json_is_integer(busy)) {
+        add(text, text_bytes, &n, "busy %d %%, ",
+            (int)json_integer_value(busy));
+    }
+    if (json_integer_value(total) > 0) {
+        sl_format_bytes(
+            (uint64_t)json_integer_value(json_object_get(use, "used_bytes")),
+            used_text, sizeof(used_text));
+        sl_format_bytes((uint64_t)json_integer_value(total), total_text,
+                        sizeof(total_text));
+        add(text, text_bytes, &n, "%s of %s in use", used_text, total_text);
+    } else {
+        add(text, text_bytes, &n, "use of memory not told");
+    }
+    if (json_is_integer(n_processes)) {
+        const json_int_t value = json_integer_value(n_processes);
+
+        add(text, text_bytes, &n, ", %lld process%s", (long long)value,
+            value == 1 ? "" : "es");
+    }
+    if (n_links > 0) {
+        add(text, text_bytes, &n, ", %lld NVLink lanes", (long long)n_links);
+    }
+    if (json_string_length(uuid) > 0) {
+        char id[SL_GPU_ID_BYTES];
+
+        sl_gpu_short_id(json_string_value(uuid), id);
+        add(text, text_bytes, &n, ", %s", id);
+    }
+}
+
 json_t *sl_gpu_use_json(const sl_nvml_t *nvml)
 {
     json_t *gpus = json_array();
     int i;
 
     for (i = 0; gpus != NULL && i < sl_nvml_count(nvml); i++) {
-        sl_nvml_device_t gpu;
+        json_t *use = sl_gpu_use_of(nvml, i);
 
-        if (sl_nvml_device(nvml, i, &gpu) != SL_OK) {
+        if (json_object_get(use, "error") != NULL) {
+            json_decref(use);
             continue;
         }
-        (void)json_array_append_new(
-            gpus,
-            json_pack("{s:i, s:s, s:s, s:s, s:o, s:I, s:I, s:o}", "index", i,
-                      "name", gpu.name, "uuid", gpu.uuid, "bus", gpu.pci_id,
-                      "busy_percent",
-                      gpu.busy_percent < 0 ? json_null()
-                                           : json_integer(gpu.busy_percent),
-                      "used_bytes", (json_int_t)gpu.used_bytes, "total_bytes",
-                      (json_int_t)gpu.total_bytes, "processes",
-                      processes_to_json(&gpu)));
+        (void)json_array_append_new(gpus, use);
     }
     return gpus;
 }

@@ -18,12 +18,15 @@ const char *sl_gpu_id(const sl_control_job_t *job, const char *device);
 /** An id short and as CUDA_VISIBLE_DEVICES takes it: "GPU-1a2b3c4d". */
 void sl_gpu_short_id(const char *id, char text[SL_GPU_ID_BYTES]);
 
-/** "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes, GPU-1a2b3c4d", or
- *  why it cannot be told. */
-void sl_gpu_use_text(const sl_nvml_t *nvml, int index, char *text,
-                     size_t text_bytes);
+/** One GPU as an object, null where the driver does not tell; of one that
+ *  cannot be asked only "index" and "error". NULL without memory for it. */
+json_t *sl_gpu_use_of(const sl_nvml_t *nvml, int index);
 
-/** All GPUs as an array of objects; NULL without memory for it. */
+/** Of such an object: "busy 40 %, 6.00 GiB of 80.00 GiB in use, 3 processes,
+ *  GPU-1a2b3c4d", or why it cannot be told. */
+void sl_gpu_use_text(const json_t *use, char *text, size_t text_bytes);
+
+/** All GPUs that can be asked, as an array; NULL without memory for it. */
 json_t *sl_gpu_use_json(const sl_nvml_t *nvml);
 
 #endif /* SL_CLI_GPU_USE_H */

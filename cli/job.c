@@ -67,6 +67,8 @@ static sl_status_t open_devices(sl_job_t *job)
     params.n_threads = (int)job->config.threads;
     params.memory_bytes = job->config.device_memory_bytes;
     params.host_bytes = job->config.host_memory_bytes;
+    params.is_exportable = job->config.transport == SL_TRANSPORT_CUDA_AWARE &&
+                           sl_world_size(job->world) > 1;
     SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
     SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
     SL_TRY(status, sl_ranks_check_run(job->world, job->dataset, job->devices),

@@ -232,7 +232,10 @@ static void put_gpus(const sl_top_t *top, int width, int n_max, int is_live)
     int i;
 
     for (i = 0; i < n && i < n_max; i++) {
-        sl_gpu_use_text(top->nvml, i, use, sizeof(use));
+        json_t *facts = sl_gpu_use_of(top->nvml, i);
+
+        sl_gpu_use_text(facts, use, sizeof(use));
+        json_decref(facts);
         (void)snprintf(line, sizeof(line), "gpu %d  %s", i, use);
         put(line, (int)strlen(line), width, is_live);
     }

@@ -96,7 +96,8 @@ typedef struct sl_engine_params {
     size_t bucket_bytes; /**< gradients that travel together (default 4 MiB) */
     int zero1;           /**< moments are shared out over the replicas */
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
-    sl_transport_t transport;        /**< of CUDA devices (default auto) */
+    sl_transport_t transport;        /**< of CUDA devices (default auto);
+                                          cuda-aware: they are is_exportable */
     int check_replicas; /**< compare the replicas before every so many steps;
                              0 (default) = never */
 } sl_engine_params_t;

@@ -314,6 +314,15 @@ static void apply_limit(sl_mem_t *mem)
     }
 }
 
+/* Free host memory is kept only for overflow that comes every mini-batch. */
+static void free_host(sl_mem_t *mem)
+{
+    if (mem->host.held_bytes > mem->host.used_bytes) {
+        sl_mem_pool_give_back(&mem->host, 0);
+        sl_mem_pool_trim(&mem->host, 0);
+    }
+}
+
 static void start_peaks(sl_mem_t *mem)
 {
     size_t i;
@@ -347,9 +356,8 @@ void sl_mem_boundary(sl_mem_t *mem, size_t *limit_p)
         n_back += bring_back_rebuilt(mem);
     }
     mem->tried_used_bytes = mem->device.used_bytes;
-    /* host memory is kept only for overflow that happens every mini-batch */
-    if (n_back > 0 || mem->host.peak_used_bytes == 0) {
-        sl_mem_pool_give_back(&mem->host, 0);
+    if (n_back > 0 || mem->host.peak_used_bytes == mem->host.used_bytes) {
+        free_host(mem);
     }
     sl_mem_plan_caps(mem);
     mem->is_target_new = 0;

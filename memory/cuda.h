@@ -53,8 +53,10 @@ SL_API SL_NODISCARD sl_status_t sl_mem_cuda_share(sl_mem_cuda_t *cuda,
                                                   int peer);
 
 /** Regions by cudaMalloc from now on; nothing has been allocated yet. For a
- *  device whose peers cannot use its memory in place: ordinary copies between
- *  devices go over the host for such regions only. */
+ *  device whose peers cannot use its memory in place, because ordinary copies
+ *  between devices go over the host for such regions only; and for memory that
+ *  other processes map, because CUDA's inter-process handles are for such
+ *  regions only. */
 SL_API void sl_mem_cuda_stay_whole(sl_mem_cuda_t *cuda);
 
 /** Whether regions are ranges of addresses whose parts can do without
@@ -62,11 +64,10 @@ SL_API void sl_mem_cuda_stay_whole(sl_mem_cuda_t *cuda);
 SL_API int sl_mem_cuda_is_virtual(const sl_mem_cuda_t *cuda);
 
 /** Regions by virtual memory management where the device and the driver have
- *  it, so that parts of them can be given back, else by cudaMalloc (also with
- *  SLUICE_NO_CUDA_VMM in the environment: memory for CUDA's inter-process
- *  handles must be of that kind). Copies by the stream, done on return. Who
- *  gives memory back has waited for the work that uses it. `ctx` is the
- *  sl_mem_cuda_t. */
+ *  it, so that parts of them can be given back, else by cudaMalloc (also after
+ *  sl_mem_cuda_stay_whole(), and with SLUICE_NO_CUDA_VMM in the environment).
+ *  Copies by the stream, done on return. Who gives memory back has waited for
+ *  the work that uses it. `ctx` is the sl_mem_cuda_t. */
 SL_API const sl_mem_ops_t *sl_mem_ops_cuda(void);
 
 /** The host pool behind a CUDA device: pinned, so that copies run at full

@@ -117,16 +117,20 @@ typedef struct sl_mem_ops {
     sl_status_t (*fill)(void *ctx, void *region, size_t offset, size_t bytes);
 } sl_mem_ops_t;
 
-/** Memory of CPU devices and the host pool: regions mapped from the system.
- *  `ctx` of its functions is ignored. */
+/** Memory of CPU devices: regions mapped from the system. `ctx` of its
+ *  functions is ignored. */
 SL_API const sl_mem_ops_t *sl_mem_ops_host(void);
+
+/** The host pool behind them: the same, and free pages of a region can be given
+ *  back while the rest of it is in use. */
+SL_API const sl_mem_ops_t *sl_mem_ops_host_pool(void);
 
 /** Parameters. Start from sl_mem_params_default(). */
 typedef struct sl_mem_params {
     const char *name;           /**< copied; for messages (default "mem") */
     const sl_mem_ops_t *device; /**< default: host memory */
     void *device_ctx;           /**< borrowed; passed to `device` */
-    const sl_mem_ops_t *host;   /**< default: host memory */
+    const sl_mem_ops_t *host;   /**< default: sl_mem_ops_host_pool() */
     void *host_ctx;             /**< borrowed; passed to `host` */
     size_t limit_bytes;         /**< of device memory held; SIZE_MAX = none
                                      (default). Also the device's capacity:
@@ -167,10 +171,11 @@ typedef struct sl_mem_stats {
     size_t limit_bytes;     /**< in force */
     size_t host_used_bytes;
     size_t host_peak_bytes;
-    size_t host_held_bytes;
+    size_t host_held_bytes;    /**< host regions, likewise */
     size_t largest_free_bytes; /**< largest free block of the device pool */
     uint64_t n_region_allocs;  /**< asked of the backing since creation */
-    uint64_t trimmed_bytes;    /**< given back by parts, since creation */
+    uint64_t trimmed_bytes;    /**< given back by parts, since creation, of
+                                    both pools */
     uint64_t n_live_blocks;
     size_t asked_limit_bytes; /**< by the last request, clamped; reached at a
                                    boundary when equal to limit_bytes */
@@ -243,8 +248,9 @@ SL_API void sl_mem_limit_request(sl_mem_t *mem, size_t limit_bytes);
  * are waited for with `quiesce`, when given, before anything moves). Applies
  * a requested limit and starts the peaks of the next mini-batch. A target
  * that was missed is tried again at later boundaries. After a raise all that
- * fits has come back from the host when the boundary returns; the classes
- * that overflow inside a mini-batch are chosen here, from its peaks.
+ * fits has come back from the host when the boundary returns, and the host
+ * memory that is free then has gone back to the system; the classes that
+ * overflow inside a mini-batch are chosen here, from its peaks.
  *
  * @param[out] limit_p the limit now in force (what was reached, when less
  *             could be given back than asked); may be NULL

@@ -75,6 +75,39 @@ static void host_release(void *ctx, void *ptr, size_t bytes)
     (void)munmap(ptr, page_round(bytes));
 }
 
+/* ---- parts of regions ---- */
+
+/* Huge pages go back whole: a part of one frees nothing until all of it is
+ * unused. */
+static size_t host_piece(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    return page_round(bytes) >= HUGE_BYTES ? HUGE_BYTES
+                                           : (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static sl_status_t host_trim(void *ctx, void *region, size_t offset,
+                             size_t bytes)
+{
+    (void)ctx;
+    /* fails on memory that somebody has locked */
+    return madvise((unsigned char *)region + offset, page_round(bytes),
+                   MADV_DONTNEED) == 0
+               ? SL_OK
+               : SL_ERR_UNSUPPORTED;
+}
+
+/* Pages come back, as zeros, when they are touched. */
+static sl_status_t host_fill(void *ctx, void *region, size_t offset,
+                             size_t bytes)
+{
+    (void)ctx;
+    (void)region;
+    (void)offset;
+    (void)bytes;
+    return SL_OK;
+}
+
 /* The kernel says which pages are there, a batch at a time. */
 static size_t host_touched(void *ctx, const void *ptr, size_t bytes)
 {
@@ -112,6 +145,22 @@ const sl_mem_ops_t *sl_mem_ops_host(void)
         .alloc = host_alloc,
         .release = host_release,
         .touched = host_touched,
+    };
+
+    return &ops;
+}
+
+const sl_mem_ops_t *sl_mem_ops_host_pool(void)
+{
+    static const sl_mem_ops_t ops = {
+        .size = sizeof(sl_mem_ops_t),
+        .name = "host pool",
+        .alloc = host_alloc,
+        .release = host_release,
+        .touched = host_touched,
+        .piece = host_piece,
+        .trim = host_trim,
+        .fill = host_fill,
     };
 
     return &ops;

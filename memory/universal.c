@@ -47,7 +47,7 @@ void sl_mem_params_default(sl_mem_params_t *params)
     memset(params, 0, sizeof(*params));
     params->name = "mem";
     params->device = sl_mem_ops_host();
-    params->host = sl_mem_ops_host();
+    params->host = sl_mem_ops_host_pool();
     params->limit_bytes = SIZE_MAX;
 }
 

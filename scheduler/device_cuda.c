@@ -172,6 +172,7 @@ static sl_status_t plan_gpus(const sl_device_params_t *params,
     for (i = 0; i < plan->n_devices && params->memory_bytes > 0; i++) {
         plan->limits[i] = params->memory_bytes;
     }
+    plan->is_exportable = params->is_exportable;
 out:
     return status;
 }
@@ -292,7 +293,11 @@ sl_status_t sl_device_cuda_open(const sl_device_plan_t *plan,
     SL_TRY(status, name_gpu(device), out);
     SL_TRY(status, sl_mem_cuda_create(device->gpu, &cuda), out);
     device->own = cuda;
+    if (plan->is_exportable) {
+        sl_mem_cuda_stay_whole(cuda);
+    }
     SL_TRY(status, share_memory(plan, device->gpu, cuda), out);
+    device->is_exportable = !sl_mem_cuda_is_virtual(cuda);
 
     sl_op_manager_params_default(&ops);
     ops.backend = sl_op_backend_cuda();

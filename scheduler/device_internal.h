@@ -25,6 +25,7 @@ typedef struct sl_device_plan {
     /* CUDA, of each device */
     int gpus[SL_MAX_DEVICES];
     size_t limits[SL_MAX_DEVICES];
+    int is_exportable; /* memory that other processes can map */
 } sl_device_plan_t;
 
 typedef struct sl_device_kind_ops {

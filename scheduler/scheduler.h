@@ -330,7 +330,9 @@ typedef struct sl_device {
     char gpu_id[SL_GPU_ID_BYTES]; /**< its serial number, as nvidia-smi writes
                                        it, else its place on the bus; equal in
                                        all processes. Else "" */
-    size_t gpu_bytes; /**< the whole memory of that GPU; 0 = not known */
+    size_t gpu_bytes;  /**< the whole memory of that GPU; 0 = not known */
+    int is_exportable; /**< of a CUDA device: other processes can map its
+                            memory. Else 0 */
     sl_mem_t *mem;
     sl_op_manager_t *ops;
     void *own; /**< the kind's own */
@@ -355,6 +357,10 @@ typedef struct sl_device_params {
                               libraries, shared out (default) */
     size_t host_bytes;   /**< host pool per device (default 0); pinned for a
                               CUDA device */
+    int is_exportable;   /**< other processes must be able to map the memory
+                              of a CUDA device (an MPI that sends from it):
+                              regions are cudaMalloc's and go back whole
+                              (default 0) */
     int bind;            /**< bind to cores (default 1; skipped when there
                               are fewer cores than threads). CPU only */
     /* With other processes of the job on this host. Those that may use the

@@ -18,8 +18,9 @@ enum {
 
 /* What a rank says of itself. */
 typedef struct sl_rank_facts {
-    int32_t n_gpus; /* -1: too many for NCCL */
-    int32_t is_cuda_aware;
+    int32_t n_gpus;          /* -1: too many for NCCL */
+    int32_t is_cuda_aware;   /* its link */
+    int32_t is_exportable;   /* its devices' memory */
     uint64_t gpus[MAX_GPUS]; /* hash of host and place on its bus */
 } sl_rank_facts_t;
 
@@ -35,6 +36,10 @@ static sl_status_t find_facts(const sl_engine_t *engine, sl_rank_facts_t *facts)
     int d;
 
     facts->is_cuda_aware = sl_world_is_cuda_aware(world);
+    facts->is_exportable = 1;
+    for (d = 0; d < devices->n_devices; d++) {
+        facts->is_exportable &= devices->devices[d].is_exportable;
+    }
     facts->n_gpus = devices->n_devices > MAX_GPUS ? -1 : devices->n_devices;
     for (d = 0; d < facts->n_gpus; d++) {
         char bus[32] = "";
@@ -98,6 +103,20 @@ static int is_aware_everywhere(const sl_rank_facts_t *all, int n_ranks)
         }
     }
     return 1;
+}
+
+/* The first rank with memory that the others' processes cannot map; -1: none.
+ */
+static int find_not_exportable(const sl_rank_facts_t *all, int n_ranks)
+{
+    int r;
+
+    for (r = 0; r < n_ranks; r++) {
+        if (!all[r].is_exportable) {
+            return r;
+        }
+    }
+    return -1;
 }
 
 static sl_status_t gather_facts(const sl_engine_t *engine,
@@ -195,6 +214,7 @@ static sl_status_t use_cuda_aware(sl_engine_t *engine,
                                   const sl_rank_facts_t *all)
 {
     sl_world_t *world = engine->params.world;
+    const int odd = find_not_exportable(all, sl_world_size(world));
     sl_status_t status = SL_OK;
 
     if (!is_aware_everywhere(all, sl_world_size(world))) {
@@ -203,6 +223,14 @@ static sl_status_t use_cuda_aware(sl_engine_t *engine,
                 "CUDA devices (an MPI must be built for that); choose staged "
                 "or nccl",
                 sl_world_link_name(world));
+    }
+    if (odd >= 0) {
+        SL_FAIL(status, SL_ERR_CONFIG, out,
+                "transport 'cuda-aware': memory of rank %d's devices is of "
+                "virtual memory management, which no other process can map; "
+                "create its devices with is_exportable, or set "
+                "SLUICE_NO_CUDA_VMM=1",
+                odd);
     }
     sl_world_call(world, enter_device, &engine->params.devices->devices[0]);
     engine->transport = SL_TRANSPORT_CUDA_AWARE;

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm. cuDNN's call cannot be ours: it moves the running statistics at
- * each micro-batch, by that one's variance, while here they move once a
- * mini-batch, by the sums over all of it; and a recomputed forward must not
- * move them at all. The rest is two sums and one pass over memory, in both
- * layouts and with skip connection and relu in the same pass. */
+/* Batch norm: two sums and one pass over memory, for each type in both
+ * layouts, with skip connection and relu in the same pass. Why not cuDNN's:
+ *
+ * The running statistics move once a mini-batch, by count, sum and sum of
+ * squares over all micro-batches and replicas, in double. cuDNN's call could
+ * leave them alone (it takes NULL), but what it tells of a micro-batch is the
+ * mean and 1 / sqrt(variance + eps), in float. The sums cannot be had back from
+ * these exactly, and of a variance far below eps hardly at all. A graph can have
+ * sums (GENSTATS), of the squares themselves: with a large mean they cancel.
+ *
+ * Skip connection and relu are fused there for f16 with channels last alone,
+ * in the persistent mode, which limits the range of values. */
 #include "layers/cuda/channel_sums.cuh"
 
 /* Of a channel: y = (x - mean) scale + bias, and for backward

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on CUDA devices: three matrix products. The bias is added, and its
- * gradient summed, on the side of a product where the library can. Products
- * are of the type of the output; what has another type is cast first. */
+ * gradient summed, on the side of a product where the library can (the
+ * epilogues BIAS and BGRADB). Products are of the type of the output; what has
+ * another type is cast first.
+ *
+ * The library's GELU is not used. gelu is a layer of its own, and its backward
+ * reads its input, so that the product is written all the same (GELU_AUX does):
+ * what could be saved is one read of it. It would tie two layers that a cut may
+ * part and recomputation treats one by one; the form that it computes is not
+ * documented (others found tanh's), where gelu has both. RELU would tie two
+ * layers likewise. */
 #include <stdio.h>
 #include <stdlib.h>
 

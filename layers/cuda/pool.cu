@@ -7,6 +7,10 @@
 
 /* A tensor's row-major places: [planes, height, width, inner], where the
  * channels are inner (last) or planes. */
+struct extent_t {
+    int64_t height, width, inner;
+};
+
 struct point_t {
     int64_t plane, h, w, l;
 };
@@ -16,27 +20,35 @@ static __device__ __forceinline__ int64_t inner_of(const sl_cuda_pool_t &p)
     return p.is_last ? p.channels : 1;
 }
 
-static __device__ __forceinline__ point_t point_of(int64_t i, int64_t height,
-                                                   int64_t width, int64_t inner)
+static __device__ __forceinline__ extent_t in_of(const sl_cuda_pool_t &p)
+{
+    return {p.in_height, p.in_width, inner_of(p)};
+}
+
+static __device__ __forceinline__ extent_t out_of(const sl_cuda_pool_t &p)
+{
+    return {p.out_height, p.out_width, inner_of(p)};
+}
+
+static __device__ __forceinline__ point_t point_of(int64_t i, extent_t extent)
 {
     point_t at;
-    int64_t rest = quotient(i, inner);
+    int64_t rest = quotient(i, extent.inner);
 
-    at.l = i - rest * inner;
-    i = quotient(rest, width);
-    at.w = rest - i * width;
-    at.plane = quotient(i, height);
-    at.h = i - at.plane * height;
+    at.l = i - rest * extent.inner;
+    i = quotient(rest, extent.width);
+    at.w = rest - i * extent.width;
+    at.plane = quotient(i, extent.height);
+    at.h = i - at.plane * extent.height;
     return at;
 }
 
-static __device__ __forceinline__ int64_t offset_of(int64_t plane, int64_t h,
-                                                    int64_t w, int64_t l,
-                                                    int64_t height,
-                                                    int64_t width,
-                                                    int64_t inner)
+/* Of (h, w) in the plane and channel of `at`. */
+static __device__ __forceinline__ int64_t offset_of(point_t at, int64_t h,
+                                                    int64_t w, extent_t extent)
 {
-    return ((plane * height + h) * width + w) * inner + l;
+    return ((at.plane * extent.height + h) * extent.width + w) * extent.inner +
+           at.l;
 }
 
 /* The window's points inside the image along one side: [begin, end). */
@@ -69,6 +81,30 @@ static __device__ __forceinline__ span_t covering(const sl_cuda_pool_t &p,
     return s;
 }
 
+/* f(h, w, place) for each point of rows x columns, row by row: the place in a
+ * tensor of this extent, in the plane and channel of `at`. */
+template <typename F>
+static __device__ __forceinline__ void
+each_point(point_t at, span_t rows, span_t columns, extent_t extent, F f)
+{
+    for (int64_t h = rows.begin; h < rows.end; h++) {
+        for (int64_t w = columns.begin; w < columns.end; w++) {
+            f(h, w, offset_of(at, h, w, extent));
+        }
+    }
+}
+
+/* Backward: the gradient of element i, onto what is there already. */
+template <typename T>
+static __device__ __forceinline__ void put_din(const sl_cuda_pool_t &p,
+                                               int64_t i, float sum)
+{
+    if (p.prev != NULL) {
+        sum = to_float(((const T *)p.prev)[i]) + sum;
+    }
+    from_float(sum, &((T *)p.din)[i]);
+}
+
 /* ---- max ---- */
 
 template <typename T> struct max_each {
@@ -76,8 +112,7 @@ template <typename T> struct max_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at = point_of(i, p.out_height, p.out_width, inner);
+        const point_t at = point_of(i, out_of(p));
         const span_t rows = window(p, at.h, p.in_height);
         const span_t columns = window(p, at.w, p.in_width);
         int64_t place = (rows.begin - rows.first) * p.kernel + columns.begin -
@@ -86,21 +121,19 @@ template <typename T> struct max_each {
         T stored;
 
         from_float(best, &stored);
-        for (int64_t h = rows.begin; h < rows.end; h++) {
-            for (int64_t w = columns.begin; w < columns.end; w++) {
-                const T *from =
-                    (const T *)p.in + offset_of(at.plane, h, w, at.l,
-                                                p.in_height, p.in_width, inner);
-                const float v = to_float(*from);
+        each_point(at, rows, columns, in_of(p),
+                   [&](int64_t h, int64_t w, int64_t from) {
+                       const T value = ((const T *)p.in)[from];
+                       const float v = to_float(value);
 
-                /* a NaN wins over numbers, and is beaten by none */
-                if (!(v <= best) && best == best) {
-                    best = v;
-                    stored = *from;
-                    place = (h - rows.first) * p.kernel + w - columns.first;
-                }
-            }
-        }
+                       /* a NaN wins over numbers, and is beaten by none */
+                       if (!(v <= best) && best == best) {
+                           best = v;
+                           stored = value;
+                           place =
+                               (h - rows.first) * p.kernel + w - columns.first;
+                       }
+                   });
         ((T *)p.out)[i] = stored;
         if (p.place != NULL) {
             p.place[i] = (uint8_t)place;
@@ -113,28 +146,20 @@ template <typename T> struct max_back_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at = point_of(i, p.in_height, p.in_width, inner);
-        const span_t rows = covering(p, at.h, p.out_height);
-        const span_t columns = covering(p, at.w, p.out_width);
+        const point_t at = point_of(i, in_of(p));
         float sum = 0;
 
-        for (int64_t h = rows.begin; h < rows.end; h++) {
-            const int64_t down = (at.h + p.pad - h * p.stride) * p.kernel;
+        each_point(at, covering(p, at.h, p.out_height),
+                   covering(p, at.w, p.out_width), out_of(p),
+                   [&](int64_t h, int64_t w, int64_t from) {
+                       const int64_t y = at.h + p.pad - h * p.stride;
+                       const int64_t x = at.w + p.pad - w * p.stride;
 
-            for (int64_t w = columns.begin; w < columns.end; w++) {
-                const int64_t from = offset_of(
-                    at.plane, h, w, at.l, p.out_height, p.out_width, inner);
-
-                if (p.place[from] == down + at.w + p.pad - w * p.stride) {
-                    sum += to_float(((const T *)p.dout)[from]);
-                }
-            }
-        }
-        if (p.prev != NULL) {
-            sum = to_float(((const T *)p.prev)[i]) + sum;
-        }
-        from_float(sum, &((T *)p.din)[i]);
+                       if (p.place[from] == y * p.kernel + x) {
+                           sum += to_float(((const T *)p.dout)[from]);
+                       }
+                   });
+        put_din<T>(p, i, sum);
     }
 };
 
@@ -154,18 +179,15 @@ template <typename T> struct avg_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at = point_of(i, p.out_height, p.out_width, inner);
+        const point_t at = point_of(i, out_of(p));
         const span_t rows = window(p, at.h, p.in_height);
         const span_t columns = window(p, at.w, p.in_width);
         float sum = 0;
 
-        for (int64_t h = rows.begin; h < rows.end; h++) {
-            for (int64_t w = columns.begin; w < columns.end; w++) {
-                sum += to_float(((const T *)p.in)[offset_of(
-                    at.plane, h, w, at.l, p.in_height, p.in_width, inner)]);
-            }
-        }
+        each_point(at, rows, columns, in_of(p),
+                   [&](int64_t, int64_t, int64_t from) {
+                       sum += to_float(((const T *)p.in)[from]);
+                   });
         from_float(sum * share_of(p, rows, columns), &((T *)p.out)[i]);
     }
 };
@@ -175,28 +197,18 @@ template <typename T> struct avg_back_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at = point_of(i, p.in_height, p.in_width, inner);
-        const span_t rows = covering(p, at.h, p.out_height);
-        const span_t columns = covering(p, at.w, p.out_width);
+        const point_t at = point_of(i, in_of(p));
         float sum = 0;
 
-        for (int64_t h = rows.begin; h < rows.end; h++) {
-            const span_t down = window(p, h, p.in_height);
+        each_point(
+            at, covering(p, at.h, p.out_height), covering(p, at.w, p.out_width),
+            out_of(p), [&](int64_t h, int64_t w, int64_t from) {
+                const float share = share_of(p, window(p, h, p.in_height),
+                                             window(p, w, p.in_width));
 
-            for (int64_t w = columns.begin; w < columns.end; w++) {
-                const float share = share_of(p, down, window(p, w, p.in_width));
-
-                sum += to_float(((const T *)p.dout)[offset_of(
-                           at.plane, h, w, at.l, p.out_height, p.out_width,
-                           inner)]) *
-                       share;
-            }
-        }
-        if (p.prev != NULL) {
-            sum = to_float(((const T *)p.prev)[i]) + sum;
-        }
-        from_float(sum, &((T *)p.din)[i]);
+                sum += to_float(((const T *)p.dout)[from]) * share;
+            });
+        put_din<T>(p, i, sum);
     }
 };
 
@@ -268,29 +280,28 @@ template <typename T> struct global_back_each {
         const int64_t image = quotient(i, pixels * inner);
         const int64_t from =
             p.is_last ? image * inner + i - quotient(i, inner) * inner : image;
-        float v = to_float(((const T *)p.dout)[from]) * (1.0f / (float)pixels);
 
-        if (p.prev != NULL) {
-            v = to_float(((const T *)p.prev)[i]) + v;
-        }
-        from_float(v, &((T *)p.din)[i]);
+        put_din<T>(
+            p, i, to_float(((const T *)p.dout)[from]) * (1.0f / (float)pixels));
     }
 };
 
 /* ---- upsampling: kernel is the factor ---- */
+
+static __device__ __forceinline__ extent_t up_of(const sl_cuda_pool_t &p)
+{
+    return {p.in_height * p.kernel, p.in_width * p.kernel, inner_of(p)};
+}
 
 template <typename T> struct up_each {
     sl_cuda_pool_t p;
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at =
-            point_of(i, p.in_height * p.kernel, p.in_width * p.kernel, inner);
+        const point_t at = point_of(i, up_of(p));
 
         ((T *)p.out)[i] = ((const T *)p.in)[offset_of(
-            at.plane, quotient(at.h, p.kernel), quotient(at.w, p.kernel), at.l,
-            p.in_height, p.in_width, inner)];
+            at, quotient(at.h, p.kernel), quotient(at.w, p.kernel), in_of(p))];
     }
 };
 
@@ -299,21 +310,15 @@ template <typename T> struct up_back_each {
 
     __device__ void operator()(int64_t i) const
     {
-        const int64_t inner = inner_of(p);
-        const point_t at = point_of(i, p.in_height, p.in_width, inner);
+        const point_t at = point_of(i, in_of(p));
+        const int64_t y = at.h * p.kernel, x = at.w * p.kernel;
         float sum = 0;
 
-        for (int64_t y = 0; y < p.kernel; y++) {
-            for (int64_t x = 0; x < p.kernel; x++) {
-                sum += to_float(((const T *)p.dout)[offset_of(
-                    at.plane, at.h * p.kernel + y, at.w * p.kernel + x, at.l,
-                    p.in_height * p.kernel, p.in_width * p.kernel, inner)]);
-            }
-        }
-        if (p.prev != NULL) {
-            sum = to_float(((const T *)p.prev)[i]) + sum;
-        }
-        from_float(sum, &((T *)p.din)[i]);
+        each_point(at, {y, y, y + p.kernel}, {x, x, x + p.kernel}, up_of(p),
+                   [&](int64_t, int64_t, int64_t from) {
+                       sum += to_float(((const T *)p.dout)[from]);
+                   });
+        put_din<T>(p, i, sum);
     }
 };
 

@@ -147,6 +147,45 @@ static void memory_is_shared_out(void **state)
     sl_device_set_destroy(set);
 }
 
+/* Regions in whole pages of the driver, or to the byte. */
+static void check_exportable(int is_asked, int is_exportable)
+{
+    sl_device_params_t params;
+    sl_device_set_t *set = NULL;
+    int i;
+
+    sl_device_params_default(&params);
+    assert_int_equal(params.is_exportable, 0);
+    params.spec = "cuda:2";
+    params.is_exportable = is_asked;
+    sl_assert_ok(sl_device_set_create(&params, &set));
+    for (i = 0; i < 2; i++) {
+        sl_device_t *device = &set->devices[i];
+        sl_mem_block_t *block = NULL;
+        sl_mem_stats_t stats;
+
+        assert_int_equal(device->is_exportable, is_exportable);
+        sl_assert_ok(
+            sl_mem_alloc(device->mem, SL_MEM_CLASS_COMM, 3 * MIB, &block));
+        sl_mem_stats(device->mem, &stats);
+        assert_int_equal(stats.unit_bytes == SL_MEM_ALIGN_BYTES, is_exportable);
+        sl_mem_release(block);
+    }
+    sl_device_set_destroy(set);
+    assert_int_equal(standin_n_calls(STANDIN_cuMemCreate) == 0, is_exportable);
+}
+
+/* Memory that other processes can map is cudaMalloc's. */
+static void memory_for_other_processes(void **state)
+{
+    (void)state;
+    check_exportable(1, 1);
+    check_exportable(0, 0);
+    standin_reset();
+    standin_set_granularity(0); /* a device without virtual memory */
+    check_exportable(0, 1);
+}
+
 static void processes_that_see_the_same_gpus_divide_them(void **state)
 {
     static const int gpus[4][2] = {{0, 0}, {0, 0}, {1, 1}, {1, 1}};
@@ -363,6 +402,7 @@ int main(void)
         T(a_gpu_is_known_by_its_serial_number),
         T(without_a_serial_number_the_bus_counts),
         T(memory_is_shared_out),
+        T(memory_for_other_processes),
         T(processes_that_see_the_same_gpus_divide_them),
         T(what_is_missing_is_said),
         T(without_peers_memory_stays_whole),

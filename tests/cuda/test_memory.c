@@ -119,6 +119,47 @@ static void blocks_spill_and_return(void **state)
 }
 
 /* Another process has the memory: below our limit, and yet refused. */
+/* Regions of pinned memory are whole: those that are free go back though
+ * others hold blocks. */
+static void free_pinned_regions_go_back(void **state)
+{
+    sl_mem_block_t *blocks[16];
+    sl_mem_stats_t stats;
+    sl_mem_cuda_t *cuda;
+    sl_mem_t *mem;
+    int i;
+
+    (void)state;
+    sl_assert_ok(sl_mem_cuda_create(0, &cuda));
+    mem = mem_make(cuda, 32 * MIB, 32 * MIB);
+    sl_mem_limit_request(mem, 0);
+    sl_mem_boundary(mem, NULL);
+    for (i = 0; i < 16; i++) {
+        sl_assert_ok(sl_mem_alloc(mem, SL_MEM_CLASS_STASH, MIB, &blocks[i]));
+        sl_assert_ok(put(cuda, blocks[i], i));
+    }
+    sl_mem_pin(blocks[0]); /* stays where it is */
+    sl_mem_stats(mem, &stats);
+    assert_int_equal(stats.host_used_bytes, 16 * MIB);
+    assert_int_equal(standin_n_calls(STANDIN_cudaFreeHost), 0);
+    sl_mem_limit_request(mem, 32 * MIB);
+    sl_mem_boundary(mem, NULL);
+    sl_mem_stats(mem, &stats);
+    assert_int_equal(stats.host_used_bytes, MIB);
+    assert_true(stats.host_held_bytes <= 2 * MIB);
+    assert_true(standin_n_calls(STANDIN_cudaFreeHost) > 0);
+    for (i = 0; i < 16; i++) {
+        assert_holds(cuda, blocks[i], i);
+        sl_mem_release(blocks[i]);
+    }
+    sl_mem_boundary(mem, NULL); /* the pinned block was there until now */
+    sl_mem_boundary(mem, NULL);
+    sl_mem_stats(mem, &stats);
+    assert_int_equal(stats.host_held_bytes, 0);
+    sl_mem_destroy(mem);
+    sl_mem_cuda_destroy(cuda);
+}
+
 static void a_full_device_is_normal_flow(void **state)
 {
     sl_mem_block_t *block, *other = NULL;
@@ -313,6 +354,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(blocks_spill_and_return),
+        T(free_pinned_regions_go_back),
         T(a_full_device_is_normal_flow),
         T(the_current_device_is_left_alone),
         T(statuses_tell_refusal_from_failure),

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/world/world_internal.h"
 #include "standin.h"
+#include "tests/cuda/aware_copy.h"
 #include "tests/engine/rank_bed.h"
 
 static rank_bed_t bed;
@@ -25,6 +25,7 @@ static int teardown(void **state)
     if (n_reports > 0) {
         (void)fprintf(stderr, "%s\n", standin_report(0));
     }
+    aware_set(0);
     standin_reset();
     return sl_test_teardown(state) || n_reports > 0 || n_comms != 0;
 }
@@ -34,6 +35,7 @@ typedef struct choice {
     sl_transport_t asked;
     const char *want; /* NULL: the engine is refused */
     const char *detail;
+    int is_exportable; /* the devices' memory */
 } choice_t;
 
 static void body_choose(bed_member_t *member)
@@ -61,6 +63,7 @@ static void choose(int n_gpus, const choice_t *choice)
         .rows = 4, .n_micro = 2, .n_devices = 1, .n_stages = 3, .n_steps = 1};
 
     standin_set_devices(n_gpus);
+    run.is_exportable = choice->is_exportable;
     run.model = fixture_gpt();
     ranks_run(&bed, &run, 3, 1, body_choose, choice);
     sl_model_destroy(run.model);
@@ -98,6 +101,27 @@ static void cuda_aware_where_the_link_is(void **state)
     (void)state;
     choose(3, &refused);
     (void)sl_test_log_take();
+}
+
+/* Memory that no other process can map is not handed to the link. */
+static void cuda_aware_where_memory_can_be_mapped(void **state)
+{
+    const choice_t refused = {.asked = SL_TRANSPORT_CUDA_AWARE,
+                              .detail = "memory of rank 0's devices"};
+    const choice_t taken = {.asked = SL_TRANSPORT_CUDA_AWARE,
+                            .want = "cuda-aware",
+                            .is_exportable = 1};
+    const choice_t whole = {.asked = SL_TRANSPORT_CUDA_AWARE,
+                            .want = "cuda-aware"};
+
+    (void)state;
+    aware_set(1);
+    choose(3, &refused);
+    sl_assert_contains(sl_test_log_take(), "SLUICE_NO_CUDA_VMM=1");
+    choose(3, &taken);
+    assert_int_equal(setenv("SLUICE_NO_CUDA_VMM", "1", 1), 0);
+    choose(3, &whole);
+    assert_int_equal(unsetenv("SLUICE_NO_CUDA_VMM"), 0);
 }
 
 /* All ranks go back to host memory, with one warning that says why. */
@@ -170,6 +194,7 @@ static void check_bits(fixture_run_t run, int n_ranks, const choice_t *choice)
     want = fixture_train(&run);
     run.n_stages = n_stages;
     run.n_devices = n_devices;
+    run.is_exportable = choice->is_exportable;
     ranks_run(&bed, &run, n_ranks, run.n_steps, body_train, choice);
     for (r = 0; r < n_ranks; r++) {
         assert_int_equal(bed.members[r].result.hash, want.hash);
@@ -182,14 +207,18 @@ static void all_ways_give_the_same_bits(void **state)
 {
     const choice_t choices[] = {
         {.asked = SL_TRANSPORT_STAGED, .want = "staged"},
-        {.asked = SL_TRANSPORT_NCCL, .want = "nccl"}};
+        {.asked = SL_TRANSPORT_NCCL, .want = "nccl"},
+        {.asked = SL_TRANSPORT_CUDA_AWARE,
+         .want = "cuda-aware",
+         .is_exportable = 1}};
     fixture_run_t run = {.rows = 13, .n_micro = 3, .n_steps = 2};
     size_t i;
 
     (void)state;
     standin_set_devices(8);
     run.model = fixture_gpt();
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < sizeof(choices) / sizeof(*choices); i++) {
+        aware_set(choices[i].asked == SL_TRANSPORT_CUDA_AWARE);
         run.n_replicas = 1;
         run.n_devices = 1;
         run.n_stages = 3;
@@ -215,9 +244,13 @@ static void all_ways_give_the_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(nccl_where_each_rank_has_a_gpu),  T(staged_where_ranks_share_a_gpu),
-        T(cuda_aware_where_the_link_is),    T(staged_when_nccl_does_not_start),
-        T(refused_when_nccl_was_asked_for), T(all_ways_give_the_same_bits),
+        T(nccl_where_each_rank_has_a_gpu),
+        T(staged_where_ranks_share_a_gpu),
+        T(cuda_aware_where_the_link_is),
+        T(cuda_aware_where_memory_can_be_mapped),
+        T(staged_when_nccl_does_not_start),
+        T(refused_when_nccl_was_asked_for),
+        T(all_ways_give_the_same_bits),
     };
 
     /* models of the fixture are for CUDA devices */

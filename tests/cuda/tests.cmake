@@ -111,7 +111,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     endforeach()
     set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
         SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
-    foreach(name engine exact replicas ranks moving_ranks memory_plan
+    foreach(name engine exact replicas replica_failures ranks rank_failures
+        moving_ranks memory_plan
         repartition fit limits oom checkpoint checkpoint_ranks)
         add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
         set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
@@ -135,7 +136,7 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
     foreach(transport staged nccl)
-        foreach(name ranks moving_ranks)
+        foreach(name ranks rank_failures moving_ranks)
             add_test(NAME cuda.engine_${name}_${transport}
                 COMMAND test_engine_${name})
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES

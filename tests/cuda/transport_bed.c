@@ -409,6 +409,7 @@ static void open_devices(const bed_plan_t *plan, bed_rank_t *rank)
     params.n_threads = 1;
     params.bind = 0;
     params.memory_bytes = (size_t)256 << 20;
+    params.is_exportable = plan->transport == SL_TRANSPORT_CUDA_AWARE;
     params.gpu_rank = rank->rank;
     params.n_gpu_ranks = plan->n_ranks;
     sl_assert_ok(sl_device_set_create(&params, &rank->devices));

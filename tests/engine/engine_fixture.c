@@ -275,6 +275,7 @@ sl_status_t fixture_try_params(const fixture_run_t *run,
     device.memory_bytes =
         run->memory_bytes > 0 ? run->memory_bytes : (size_t)1 << 30;
     device.host_bytes = run->host_bytes;
+    device.is_exportable = run->is_exportable;
     if (run->n_gpu_ranks > 0) {
         device.gpu_rank = run->gpu_rank;
         device.n_gpu_ranks = run->n_gpu_ranks;

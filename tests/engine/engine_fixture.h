@@ -55,6 +55,7 @@ typedef struct fixture_run {
     sl_not_finite_t not_finite;
     uint32_t loss_scale_steps; /**< 0 = the default */
     int gpu_rank, n_gpu_ranks; /**< 0 = alone; as in sl_device_params_t */
+    int is_exportable;         /**< likewise */
 } fixture_run_t;
 
 typedef struct fixture_result {

@@ -82,6 +82,28 @@ void member_train(bed_member_t *member)
                     sl_engine_state_hash(member->engine, &member->result.hash));
 }
 
+void member_assert_same(const bed_member_t *member,
+                        const fixture_result_t *want)
+{
+    const fixture_result_t *got = &member->result;
+    const rank_bed_t *bed = member->bed;
+
+    if (got->hash != want->hash ||
+        memcmp(got->losses, want->losses, sizeof(got->losses)) != 0 ||
+        memcmp(got->norms, want->norms, sizeof(got->norms)) != 0) {
+        (void)fprintf(stderr,
+                      "%s: replicas %d stages %d ranks %d devices %d, rank %d: "
+                      "hash %016llx, not %016llx; loss %.17g, not %.17g; norm "
+                      "%.17g, not %.17g\n",
+                      member->params.model->name, bed->run->n_replicas,
+                      bed->run->n_stages, bed->n_ranks, bed->run->n_devices,
+                      member->rank, (unsigned long long)got->hash,
+                      (unsigned long long)want->hash, got->losses[0],
+                      want->losses[0], got->norms[0], want->norms[0]);
+        fail();
+    }
+}
+
 static void *run_member(void *arg)
 {
     bed_member_t *member = arg;

@@ -68,4 +68,8 @@ int member_train_moving(bed_member_t *member, uint64_t seed);
 /** Steps over all batches, an evaluation, the hash: into member->result. */
 void member_train(bed_member_t *member);
 
+/** After ranks_run(): the test fails unless the member's result is `want`. */
+void member_assert_same(const bed_member_t *member,
+                        const fixture_result_t *want);
+
 #endif /* SL_TESTS_ENGINE_RANK_BED_H */

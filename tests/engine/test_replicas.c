@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data parallel training in one process: what must have the same bits, what
- * must be close, and failures that hit one replica. */
+/* Data parallel training in one process: what must have the same bits, and
+ * what must be close. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/engine_internal.h"
@@ -333,176 +332,6 @@ static void statistics_of_all_or_of_the_first(void **state)
     sl_model_destroy(run.model);
 }
 
-/* ---- failures of one replica ---- */
-
-static sl_batch_t poisoned(const sl_model_t *model, int rows, int row)
-{
-    const sl_batch_t batch = fixture_batch(model, rows, 1, 0);
-    const int64_t n = sl_tensor_elements(&model->data);
-    float *data;
-
-    /* the fixture's own storage */
-    memcpy(&data, &batch.data, sizeof(data));
-    data[row * n] = NAN;
-    return batch;
-}
-
-static void not_finite_in_one_replica(void **state)
-{
-    fixture_run_t run = {.rows = 8,
-                         .n_micro = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
-    sl_device_set_t *devices;
-    sl_engine_t *engine;
-    sl_step_report_t report;
-    uint64_t before, after, hashes[2];
-    sl_batch_t batch;
-    int i;
-
-    (void)state;
-    run.model = fixture_resnet();
-    for (i = 0; i < 4; i++) {
-        run.zero1 = i / 2;
-        run.not_finite = (sl_not_finite_t)(i % 2);
-        fixture_engine(&run, &devices, &engine);
-        batch = fixture_batch(run.model, run.rows, 0, 0);
-        sl_assert_ok(sl_engine_step(engine, &batch, &report));
-        assert_false(report.is_skipped);
-        sl_assert_ok(sl_engine_state_hash(engine, &before));
-        batch = poisoned(run.model, run.rows, 7);
-        if (run.not_finite == SL_NOT_FINITE_STOP) {
-            sl_assert_status(sl_engine_step(engine, &batch, &report),
-                             SL_ERR_NUMERIC);
-            sl_assert_contains(sl_last_error(), "not finite");
-            sl_assert_contains(sl_last_error(), "replica 1");
-            assert_int_equal(sl_engine_n_steps(engine), 1);
-        } else {
-            sl_assert_ok(sl_engine_step(engine, &batch, &report));
-            sl_assert_contains(sl_test_log_take(), "replica 1");
-            assert_true(report.is_skipped);
-            assert_int_equal(report.n_skipped, 1);
-            assert_int_equal(sl_engine_n_steps(engine), 2);
-        }
-        sl_assert_ok(sl_engine_state_hash(engine, &after));
-        assert_true(before == after);
-        batch = fixture_batch(run.model, run.rows, 2, 0);
-        sl_assert_ok(sl_engine_step(engine, &batch, &report));
-        assert_false(report.is_skipped);
-        sl_assert_ok(sl_engine_replica_hash(engine, 0, &hashes[0]));
-        sl_assert_ok(sl_engine_replica_hash(engine, 1, &hashes[1]));
-        assert_true(hashes[0] == hashes[1]);
-        sl_engine_destroy(engine);
-        sl_device_set_destroy(devices);
-    }
-    sl_model_destroy(run.model);
-}
-
-/* Whoever asks for it gets the poisoned state. */
-static void not_finite_goes_on_when_asked(void **state)
-{
-    fixture_run_t run = {.rows = 4,
-                         .n_micro = 2,
-                         .n_devices = 2,
-                         .n_stages = 1,
-                         .n_replicas = 2,
-                         .not_finite = SL_NOT_FINITE_GO_ON};
-    sl_device_set_t *devices;
-    sl_engine_t *engine;
-    sl_step_report_t report;
-    sl_batch_t batch;
-    float values[28];
-
-    (void)state;
-    run.model = fixture_mlp();
-    fixture_engine(&run, &devices, &engine);
-    batch = poisoned(run.model, run.rows, 3);
-    sl_assert_ok(sl_engine_step(engine, &batch, &report));
-    assert_false(report.is_skipped);
-    sl_assert_ok(sl_engine_param_get(engine, 1, 0, values));
-    assert_true(isnan(values[0]));
-    sl_engine_destroy(engine);
-    sl_device_set_destroy(devices);
-    sl_model_destroy(run.model);
-}
-
-/* One device has no room: the step fails on all, and can be taken again. */
-static void out_of_memory_on_one_cell(void **state)
-{
-    fixture_run_t run = {.rows = 64,
-                         .n_micro = 2,
-                         .n_steps = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
-    sl_device_set_t *devices;
-    sl_engine_t *engine;
-    sl_step_report_t report;
-    fixture_result_t want;
-    sl_batch_t batch;
-    uint64_t hash;
-    int d, zero1;
-
-    (void)state;
-    run.model = fixture_resnet();
-    for (zero1 = 0; zero1 < 2; zero1++) {
-        run.zero1 = zero1;
-        want = fixture_train(&run);
-        for (d = 0; d < 4; d++) {
-            fixture_engine(&run, &devices, &engine);
-            batch = fixture_batch(run.model, run.rows, 0, 0);
-            sl_mem_limit_request(devices->devices[d].mem, 0);
-            sl_assert_ok(sl_engine_step(engine, &batch, &report));
-            batch = fixture_batch(run.model, run.rows, 1, 0);
-            sl_assert_status(sl_engine_step(engine, &batch, &report),
-                             SL_ERR_QUOTA);
-            sl_mem_limit_request(devices->devices[d].mem, SIZE_MAX);
-            sl_assert_ok(sl_engine_step(engine, &batch, &report));
-            sl_assert_ok(sl_engine_state_hash(engine, &hash));
-            assert_true(hash == want.hash);
-            sl_engine_destroy(engine);
-            sl_device_set_destroy(devices);
-        }
-    }
-    sl_model_destroy(run.model);
-}
-
-/* ---- drift ---- */
-
-static void a_replica_that_drifts_is_found(void **state)
-{
-    fixture_run_t run = {.rows = 8,
-                         .n_micro = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
-    sl_device_set_t *devices;
-    sl_engine_t *engine;
-    sl_step_report_t report;
-    sl_stage_param_t *param;
-    sl_stage_t *stage;
-    uint32_t bits = 0;
-    char *at;
-    sl_batch_t batch;
-
-    (void)state;
-    run.model = fixture_mlp();
-    fixture_engine(&run, &devices, &engine);
-    batch = fixture_batch(run.model, run.rows, 0, 0);
-    sl_assert_ok(sl_engine_step(engine, &batch, &report));
-    param = sl_engine_find_param(engine, 1, 1, 0, &stage);
-    at = (char *)sl_storage_ptr(&param->value) + 3 * sizeof(bits);
-    sl_assert_ok(sl_device_copy_wait(stage->device, &bits, at, sizeof(bits)));
-    bits ^= 1;
-    sl_assert_ok(sl_device_copy_wait(stage->device, at, &bits, sizeof(bits)));
-    sl_assert_status(sl_engine_step(engine, &batch, &report), SL_ERR_CORRUPT);
-    sl_assert_contains(sl_last_error(), "replica 1");
-    sl_engine_destroy(engine);
-    sl_device_set_destroy(devices);
-    sl_model_destroy(run.model);
-}
-
 /* ---- state in and out ---- */
 
 static void copy_state(sl_engine_t *to, sl_engine_t *from,
@@ -760,36 +589,6 @@ static void cells_and_signals_are_told(void **state)
     sl_model_destroy(run.model);
 }
 
-static void wrong_counts_are_refused(void **state)
-{
-    fixture_run_t run = {
-        .rows = 8, .n_micro = 2, .n_devices = 2, .n_stages = 2};
-    sl_device_set_t *devices;
-    sl_engine_params_t params;
-    sl_engine_t *engine = NULL;
-    sl_grid_t *grid = NULL;
-
-    (void)state;
-    run.model = fixture_mlp();
-    fixture_params(&run, &devices, &params);
-    params.n_replicas = 0;
-    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_CONFIG);
-    params.n_replicas = 1 << 30;
-    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_CONFIG);
-    params.n_replicas = 2;
-    params.check_replicas = -1;
-    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_CONFIG);
-    /* a grid of other devices */
-    params.check_replicas = 0;
-    sl_assert_ok(sl_grid_create(NULL, devices, &grid));
-    grid->n_slots = 1;
-    params.grid = grid;
-    sl_assert_status(sl_engine_create(&params, &engine), SL_ERR_INVALID_ARG);
-    sl_grid_destroy(grid);
-    sl_device_set_destroy(devices);
-    sl_model_destroy(run.model);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -801,16 +600,11 @@ int main(void)
         sl_unit_test(replicas_agree_with_one),
         sl_unit_test(evaluation_gives_the_same_sums),
         sl_unit_test(statistics_of_all_or_of_the_first),
-        sl_unit_test(not_finite_in_one_replica),
-        sl_unit_test(not_finite_goes_on_when_asked),
-        sl_unit_test(out_of_memory_on_one_cell),
-        sl_unit_test(a_replica_that_drifts_is_found),
         sl_unit_test(state_moves_between_grids),
         sl_unit_test(gradients_are_those_of_the_mini_batch),
         sl_unit_test(the_memory_plan_counts_buckets),
         sl_unit_test(recompute_auto_fits_all_replicas),
         sl_unit_test(cells_and_signals_are_told),
-        sl_unit_test(wrong_counts_are_refused),
     };
 
     return cmocka_run_group_tests_name("engine.replicas", tests, NULL, NULL);

@@ -10,11 +10,13 @@ target_link_libraries(engine_fixture PUBLIC sl_engine sl_test_support
 sl_test(engine exact LINK engine_fixture TIMEOUT 600)
 sl_test(engine engine LINK engine_fixture)
 sl_test(engine replicas LINK engine_fixture TIMEOUT 600)
+sl_test(engine replica_failures LINK engine_fixture TIMEOUT 600)
 add_library(rank_bed STATIC engine/rank_bed.c)
 set_target_properties(rank_bed PROPERTIES C_EXTENSIONS OFF)
 target_link_libraries(rank_bed PUBLIC engine_fixture
     PRIVATE $<BUILD_INTERFACE:sl_warnings>)
 sl_test(engine ranks LINK rank_bed TIMEOUT 600)
+sl_test(engine rank_failures LINK rank_bed TIMEOUT 600)
 sl_test(engine moving_ranks LINK rank_bed TIMEOUT 600)
 sl_test(engine moving_replicas LINK rank_bed TIMEOUT 600)
 sl_test(engine fit_ranks LINK rank_bed TIMEOUT 600)

@@ -10,8 +10,10 @@
 #define SL_TESTS_MEMORY_BED_H
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/memory.h"
 #include "tests/support/sl_test.h"
@@ -342,6 +344,19 @@ static inline sl_mem_stats_t bed_stats(const sl_mem_t *mem)
 
     sl_mem_stats(mem, &stats);
     return stats;
+}
+
+/* Of the process. */
+static inline size_t bed_resident_bytes(void)
+{
+    FILE *stream = fopen("/proc/self/statm", "r");
+    unsigned long total = 0;
+    unsigned long resident = 0;
+
+    assert_non_null(stream);
+    assert_int_equal(fscanf(stream, "%lu %lu", &total, &resident), 2);
+    (void)fclose(stream);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 #endif /* SL_TESTS_MEMORY_BED_H */

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits that move at boundaries, and blocks that move with them. */
-#include <stdio.h>
-#include <unistd.h>
-
 #include "tests/memory/memory_bed.h"
 
 static void a_limit_applies_at_the_boundary_only(void **state)
@@ -285,18 +282,6 @@ static void peaks_start_anew_at_the_boundary(void **state)
     sl_mem_destroy(mem);
 }
 
-static size_t resident_bytes(void)
-{
-    FILE *stream = fopen("/proc/self/statm", "r");
-    unsigned long total = 0;
-    unsigned long resident = 0;
-
-    assert_non_null(stream);
-    assert_int_equal(fscanf(stream, "%lu %lu", &total, &resident), 2);
-    (void)fclose(stream);
-    return resident * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 static void resident_memory_falls_with_the_limit(void **state)
 {
     sl_mem_t *mem = bed_mem(&(bed_t){0}, 128 * MIB, 0);
@@ -311,13 +296,13 @@ static void resident_memory_falls_with_the_limit(void **state)
     sl_mem_survey(mem, &survey);
     assert_int_equal(survey.touched_bytes, 96 * MIB);
     sl_mem_release(block);
-    before = resident_bytes();
+    before = bed_resident_bytes();
     held = bed_stats(mem).held_bytes;
     assert_int_equal(bed_limit(mem, 2 * MIB), 2 * MIB);
     held -= bed_stats(mem).held_bytes;
     assert_int_equal(held, 96 * MIB);
     /* as much, give or take what the process itself moves */
-    assert_true(resident_bytes() + held < before + MIB);
+    assert_true(bed_resident_bytes() + held < before + MIB);
     sl_mem_survey(mem, &survey);
     assert_int_equal(survey.touched_bytes, 0);
     sl_mem_destroy(mem);

@@ -1,4 +1,4 @@
-foreach(name alloc antman budget limit model pain race trace)
+foreach(name alloc antman budget host_pool limit model pain race trace)
     sl_test(memory ${name} LINK sl_memory)
 endforeach()
 sl_test(memory sweep WRAP_ALLOC LINK sl_memory)

@@ -161,4 +161,34 @@ static inline double bed_share(const control_bed_t *bed, int device)
     return sl_op_manager_share_get(bed->devices->devices[device].ops, NULL);
 }
 
+static inline int bed_is_near(double a, double b)
+{
+    const double gap = a - b;
+
+    return gap < 1e-6 && gap > -1e-6;
+}
+
+static inline void bed_write_order(control_bed_t *bed, uint64_t sequence,
+                                   double share, uint64_t ttl_ms,
+                                   uint64_t limit_bytes)
+{
+    sl_control_order_t order;
+
+    sl_control_order_default(&order);
+    order.sequence = sequence;
+    order.ttl_ms = ttl_ms;
+    order.n_gates = 1;
+    strcpy(order.gates[0].name, "cpu:0");
+    order.gates[0].share = share;
+    order.gates[0].limit_bytes = limit_bytes;
+    strcpy(order.writer_token, "tester");
+    strcpy(order.reason, "because");
+    sl_assert_ok(sl_run_order_write(bed->dir, &bed->id, &order));
+}
+
+static inline void bed_pass_time(control_bed_t *bed, uint64_t ms)
+{
+    (void)atomic_fetch_add(&bed->now_ns, ms * UINT64_C(1000000));
+}
+
 #endif /* SL_TESTS_SCHEDULER_CONTROL_BED_H */

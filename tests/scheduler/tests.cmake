@@ -5,7 +5,7 @@ foreach(name coordinator coordinator_files coordinator_gpus coordinator_memory
         priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name control_files control_secure control_job control_antman control_pulse)
+foreach(name control_files control_secure control_job control_waits control_antman control_pulse)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)

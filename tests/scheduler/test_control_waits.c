@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job that is held: suspended, not admitted yet, or short of memory. */
+#include <pthread.h>
+
+#include "tests/scheduler/control_bed.h"
+
+/* ---- suspension ---- */
+
+typedef struct walker {
+    control_bed_t *bed;
+    pthread_t thread;
+    atomic_int n_done;
+    atomic_int result;
+} walker_t;
+
+static void *walk(void *arg)
+{
+    walker_t *walker = arg;
+
+    atomic_store(&walker->result, bed_boundary(walker->bed));
+    atomic_store(&walker->n_done, 1);
+    return NULL;
+}
+
+static void start(walker_t *walker, control_bed_t *bed, void *(*run)(void *))
+{
+    walker->bed = bed;
+    atomic_store(&walker->n_done, 0);
+    assert_int_equal(pthread_create(&walker->thread, NULL, run, walker), 0);
+}
+
+static void a_suspended_job_holds_and_gives_memory_back(void **state)
+{
+    const uint64_t limit = UINT64_C(4) << 20;
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 0, 0);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    start(&walker, &bed, walk);
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    assert_int_equal(bed_status(&bed).state, SL_JOB_STATE_SUSPENDED);
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_write_order(&bed, 2, 0.0, 0, limit); /* while it holds */
+    bed_wait_for(bed_status(&bed).applied_sequence == 2);
+    assert_true(bed_status(&bed).devices[0].limit_bytes == limit);
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_write_order(&bed, 3, 100.0, 0, 0);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_RUNNING);
+    bed_close(&bed);
+}
+
+/* AntMan sleeps for ever when its coordinator dies here. */
+static void a_suspended_guest_comes_back_when_the_coordinator_dies(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed.params.job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 2000, 0);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    start(&walker, &bed, walk);
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    bed_pass_time(&bed, 2000);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_true(bed_is_near(bed_share(&bed, 0), 5.0));
+    bed_close(&bed);
+}
+
+/* A limit and a suspension in one order: the mini-batch that runs must end
+ * first, or the memory could not be given back. */
+static void a_suspension_lets_memory_go_first(void **state)
+{
+    const uint64_t limit = UINT64_C(4) << 20;
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 0, limit);
+    bed_wait_for(bed_status(&bed).accepted_sequence == 1);
+    assert_true(bed_is_near(bed_share(&bed, 0), 100.0));
+    start(&walker, &bed, walk); /* the mini-batch ends */
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    bed_wait_for(bed_status(&bed).devices[0].limit_bytes == limit);
+    bed_write_order(&bed, 2, 50.0, 0, 0);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    bed_close(&bed);
+}
+
+static void an_interrupt_ends_a_suspension(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 0, 0);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    start(&walker, &bed, walk);
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    atomic_store(&bed.is_interrupted, 1);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    bed_wait_for(
+        bed_is_near(bed_share(&bed, 0), 100.0)); /* so that it can end */
+    bed_close(&bed);
+}
+
+static void closing_ends_a_suspension(void **state)
+{
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 0, 0);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    sl_control_close(bed.control);
+    bed.control = NULL;
+    assert_true(bed_is_near(bed_share(&bed, 0), 100.0));
+    bed_close(&bed);
+}
+
+static void an_order_can_stop_a_job(void **state)
+{
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    assert_int_equal(bed_boundary(&bed), 0);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"stop\"}");
+    bed_wait_for(bed_status(&bed).accepted_sequence == 1);
+    assert_int_equal(bed_boundary(&bed), 1);
+    bed_close(&bed);
+}
+
+static void a_suspended_job_that_is_stopped_can_end(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_write_order(&bed, 1, 0.0, 0, 0);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    start(&walker, &bed, walk);
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":2,\"action\":\"stop\"}");
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 1);
+    assert_true(bed_is_near(bed_share(&bed, 0), 100.0));
+    bed_close(&bed);
+}
+
+/* ---- admission ---- */
+
+static void *admit(void *arg)
+{
+    walker_t *walker = arg;
+
+    atomic_store(&walker->result, sl_control_admit(walker->bed->control));
+    atomic_store(&walker->n_done, 1);
+    return NULL;
+}
+
+static void without_a_coordinator_a_job_starts_at_once(void **state)
+{
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    assert_int_equal(sl_control_admit(bed.control), 0);
+    assert_int_equal(sl_control_admit(NULL), 0);
+    bed_close(&bed);
+}
+
+static void a_job_waits_to_be_admitted_and_starts_by_itself(void **state)
+{
+    const uint64_t limit = UINT64_C(2) << 20;
+    control_bed_t bed;
+    sl_mem_stats_t mem;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    sl_assert_ok(sl_run_dir_coordinate(bed.dir));
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"wait\","
+                          "\"ttl_ms\":5000,\"reason\":\"needs 9 GiB\"}");
+    start(&walker, &bed, admit);
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    assert_int_equal(bed_status(&bed).state, SL_JOB_STATE_WAITING);
+    assert_string_equal(bed_status(&bed).reason, "needs 9 GiB");
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_write_order(&bed, 2, 50.0, 0, limit);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    sl_mem_stats(bed.devices->devices[0].mem, &mem);
+    assert_true(mem.limit_bytes == limit); /* before anything was allocated */
+    bed_close(&bed);
+}
+
+static void a_job_starts_when_who_told_it_to_wait_died(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"wait\","
+                          "\"ttl_ms\":5000}");
+    bed_wait_for(bed_status(&bed).accepted_sequence == 1);
+    start(&walker, &bed, admit);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_WAITING);
+    bed_pass_time(&bed, 5000);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_close(&bed);
+}
+
+static void an_interrupt_ends_the_wait_for_admission(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"wait\"}");
+    bed_wait_for(bed_status(&bed).accepted_sequence == 1);
+    start(&walker, &bed, admit);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_WAITING);
+    atomic_store(&bed.is_interrupted, 1);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_not_equal(atomic_load(&walker.result), 0);
+    bed_close(&bed);
+}
+
+/* It is started together with the job, which has no memory yet. */
+static void a_coordinator_that_comes_late_admits_a_job(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+    int i;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed.params.job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    bed_open(&bed);
+    /* who has a class waits for a moment, then starts without one */
+    assert_int_equal(sl_control_admit(bed.control), 0);
+    for (i = 0; i < 20; i++) {
+        start(&walker, &bed, admit);
+        bed_nap();
+        sl_assert_ok(sl_run_dir_coordinate(bed.dir));
+        if (atomic_load(&walker.n_done) == 0) {
+            break;
+        }
+        /* this machine was too busy for it: once more */
+        assert_int_equal(pthread_join(walker.thread, NULL), 0);
+        sl_run_dir_close(bed.dir);
+        sl_assert_ok(sl_run_dir_open(bed.run, &bed.dir));
+    }
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"action\":\"wait\","
+                          "\"ttl_ms\":5000}");
+    bed_wait_for(bed_status(&bed).applied_sequence == 1);
+    assert_int_equal(bed_status(&bed).state, SL_JOB_STATE_WAITING);
+    bed_write_order(&bed, 2, 50.0, 0, 0);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_close(&bed);
+}
+
+static void *await_order(void *arg)
+{
+    walker_t *walker = arg;
+
+    atomic_store(&walker->result, sl_control_await_order(walker->bed->control));
+    atomic_store(&walker->n_done, 1);
+    return NULL;
+}
+
+static void a_job_short_of_memory_is_not_running(void **state)
+{
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    start(&walker, &bed, await_order);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_SUSPENDED);
+    assert_string_equal(bed_status(&bed).reason,
+                        "waits for a higher memory limit");
+    bed_write_order(&bed, 1, 100.0, 0, UINT64_C(2) << 20);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    bed_wait_for(bed_status(&bed).state == SL_JOB_STATE_RUNNING);
+    assert_string_equal(bed_status(&bed).reason, "because");
+    bed_close(&bed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        sl_unit_test(a_suspended_job_holds_and_gives_memory_back),
+        sl_unit_test(a_suspended_guest_comes_back_when_the_coordinator_dies),
+        sl_unit_test(a_suspension_lets_memory_go_first),
+        sl_unit_test(an_interrupt_ends_a_suspension),
+        sl_unit_test(closing_ends_a_suspension),
+        sl_unit_test(an_order_can_stop_a_job),
+        sl_unit_test(a_suspended_job_that_is_stopped_can_end),
+        sl_unit_test(without_a_coordinator_a_job_starts_at_once),
+        sl_unit_test(a_job_waits_to_be_admitted_and_starts_by_itself),
+        sl_unit_test(a_job_starts_when_who_told_it_to_wait_died),
+        sl_unit_test(an_interrupt_ends_the_wait_for_admission),
+        sl_unit_test(a_coordinator_that_comes_late_admits_a_job),
+        sl_unit_test(a_job_short_of_memory_is_not_running),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
