@@ -154,7 +154,8 @@ SL_API SL_NODISCARD sl_status_t sl_engine_step(sl_engine_t *engine,
                                                sl_step_report_t *report_p);
 
 /** Give flags to the next step that succeeds: its report has those of all
- *  ranks, so that all can act on them after the same step. From any thread. */
+ *  ranks, so that all can act on them after the same step. Evaluations before
+ *  it tell them too, and leave them for the step. From any thread. */
 SL_API void sl_engine_signal(sl_engine_t *engine, unsigned flags);
 
 /** Sums over an evaluation; add over batches, then divide. */
@@ -162,9 +163,11 @@ typedef struct sl_eval_sums {
     double loss_sum;
     double n_valid;
     double n_correct;
+    unsigned flags; /**< of all ranks, in any batch: see sl_engine_signal */
 } sl_eval_sums_t;
 
-/** Forward only, in evaluation mode; no state changes. Adds to *sums. */
+/** Forward only, in evaluation mode; no state changes. Adds to *sums, which
+ *  are then the same on all ranks. */
 SL_API SL_NODISCARD sl_status_t sl_engine_evaluate(sl_engine_t *engine,
                                                    const sl_batch_t *batch,
                                                    sl_eval_sums_t *sums);

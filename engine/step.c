@@ -388,6 +388,7 @@ sl_status_t sl_engine_evaluate(sl_engine_t *engine, const sl_batch_t *batch,
     }
     SL_TRY(status, run_job(engine, SL_JOB_EVALUATE), out);
     add_losses(engine, sums);
+    sums->flags |= engine->flags;
 out:
     return status;
 }

@@ -92,9 +92,9 @@ out:
 /* By one of the executors, while the others wait. */
 static sl_status_t exchange(sl_engine_t *engine)
 {
-    if (engine->job == SL_JOB_TRAIN) {
-        engine->flags = atomic_exchange(&engine->signals, 0);
-    }
+    engine->flags = engine->job == SL_JOB_TRAIN
+                        ? atomic_exchange(&engine->signals, 0)
+                        : atomic_load(&engine->signals);
     return engine->params.world == NULL ? SL_OK : add_up(engine);
 }
 
