@@ -163,6 +163,7 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_signals_is_stop(train->job.world)) {
         sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
     }
+    SL_TRY(status, sl_train_rebalance_begin(train->rebalance), out);
     status = sl_train_step_when_it_fits(train, &batch, &report);
     if (status == SL_ERR_QUOTA && train->is_over) {
         return SL_OK; /* it waited for memory, and was told to end */
@@ -178,10 +179,9 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
         sl_train_signals_stop(NULL); /* told to stop */
     }
-    SL_TRY(
-        status,
-        sl_train_rebalance_step(train->rebalance, report.step_us, &train->news),
-        out);
+    SL_TRY(status,
+           sl_train_rebalance_step(train->rebalance, &report, &train->news),
+           out);
     sl_train_tell_move(train, report.step + 1);
     if (evaluation_is_due(train, report.step + 1) && !is_over(train)) {
         SL_TRY(status, evaluate(train, report.step + 1), out);
