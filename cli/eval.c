@@ -6,6 +6,11 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
+#include "cli/train_signals.h"
+
+enum {
+    EXIT_INTERRUPTED = 130
+};
 
 static void print_result(const sl_eval_sums_t *sums, int is_json)
 {
@@ -27,7 +32,7 @@ int sl_command_eval(int argc, char **argv)
     int quiet_status;
     sl_options_t options;
     sl_job_t job = {0};
-    sl_eval_sums_t sums;
+    sl_job_evaluation_t evaluation = {0};
     sl_status_t status;
 
     SL_TRY(status,
@@ -41,22 +46,33 @@ int sl_command_eval(int argc, char **argv)
                        options.n_overrides, &job),
            out);
     SL_TRY(status, sl_job_start(&job), out);
+    sl_train_signals_catch();
+    sl_train_signals_share(job.world);
     if (job.config.weights == NULL && sl_job_is_first(&job)) {
         (void)fprintf(stderr, "sluice: no --weights: evaluating the initial "
                               "weights\n");
     }
-    SL_TRY(status, sl_job_evaluate(&job, 0, &sums), out);
-    if (sums.n_valid == 0.0) {
+    SL_TRY(status, sl_job_evaluate(&job, 0, NULL, &evaluation), out);
+    if (evaluation.is_cut) {
+        if (sl_job_is_first(&job)) {
+            (void)fputs("sluice: interrupted; no result\n", stderr);
+        }
+        goto out;
+    }
+    if (evaluation.sums.n_valid == 0.0) {
         SL_FAIL(status, SL_ERR_CONFIG, out,
                 "the config holds nothing out: set data.n_valid, "
                 "data.valid_fraction or data.valid_path");
     }
     if (sl_job_is_first(&job)) {
-        print_result(&sums, options.is_json);
+        print_result(&evaluation.sums, options.is_json);
     }
 out:
     quiet_status = sl_job_tell_failure(&job, &status);
     sl_job_close(&job);
     sl_options_cleanup(&options);
-    return quiet_status != 0 ? quiet_status : sl_exit_status(status);
+    if (status < 0) {
+        return quiet_status != 0 ? quiet_status : sl_exit_status(status);
+    }
+    return evaluation.is_cut ? EXIT_INTERRUPTED : 0;
 }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/ranks.h"
+#include "cli/train_signals.h"
 #include "layers/model_config.h"
 
 int sl_job_is_first(const sl_job_t *job)
@@ -396,8 +397,22 @@ void sl_job_close(sl_job_t *job)
     sl_config_close(&job->config);
 }
 
+/* Whether the evaluation ends before the next batch. Other ranks hear of the
+ * wish with a batch, so that all end before the same one. */
+static int is_wished(sl_job_t *job, const sl_eval_sums_t *sums)
+{
+    if (sl_train_signals_is_stop(job->world)) {
+        if (job->world == NULL) {
+            return 1;
+        }
+        sl_engine_signal(job->engine, SL_TRAIN_STOP);
+    }
+    return (sums->flags & SL_TRAIN_STOP) != 0;
+}
+
 sl_status_t sl_job_evaluate(sl_job_t *job, int64_t max_batches,
-                            sl_eval_sums_t *sums)
+                            sl_control_t *control,
+                            sl_job_evaluation_t *evaluation)
 {
     const sl_loader_params_t params = {.split = SL_DATA_VALID,
                                        .batch_rows = job->config.batch,
@@ -408,15 +423,25 @@ sl_status_t sl_job_evaluate(sl_job_t *job, int64_t max_batches,
     sl_status_t status;
     int64_t i;
 
-    memset(sums, 0, sizeof(*sums));
+    memset(evaluation, 0, sizeof(*evaluation));
     SL_TRY(status, sl_loader_create(job->dataset, &params, &loader), out);
     for (i = 0; max_batches == 0 || i < max_batches; i++) {
         SL_TRY(status, sl_loader_next(loader, &batch), out);
         if (batch.rows == 0) {
             break;
         }
-        SL_TRY(status, sl_engine_evaluate(job->engine, &batch, sums), out);
+        if (sl_control_pause(control)) {
+            sl_train_signals_stop(NULL); /* told to stop */
+        }
+        evaluation->is_cut = is_wished(job, &evaluation->sums);
+        if (evaluation->is_cut) {
+            break;
+        }
+        SL_TRY(status,
+               sl_engine_evaluate(job->engine, &batch, &evaluation->sums), out);
     }
+    evaluation->is_wished =
+        evaluation->is_cut || (evaluation->sums.flags & SL_TRAIN_STOP) != 0;
 out:
     sl_loader_destroy(loader);
     return status;

@@ -12,6 +12,7 @@
 #include "engine/fit.h"
 #include "engine/grid.h"
 #include "engine/world.h"
+#include "scheduler/control.h"
 
 typedef struct sl_job {
     sl_config_t config;
@@ -74,8 +75,20 @@ void sl_job_print_mapping(const sl_job_t *job);
 sl_part_problem_t sl_job_problem(const sl_job_t *job);
 void sl_job_close(sl_job_t *job);
 
-/** Evaluate up to `max_batches` (0 = all) of the held-out split. */
+/** How an evaluation went. */
+typedef struct sl_job_evaluation {
+    sl_eval_sums_t sums;
+    int is_wished; /**< a rank wishes the end, and all know */
+    int is_cut;    /**< ... and so it ended early: the sums are of a part */
+} sl_job_evaluation_t;
+
+/**
+ * Evaluate up to `max_batches` (0 = all) of the held-out split. Between two
+ * batches orders to `control` (NULL: none) are taken, and the wish to end
+ * (train_signals.h), of any rank, ends it, on all ranks before the same batch.
+ */
 SL_NODISCARD sl_status_t sl_job_evaluate(sl_job_t *job, int64_t max_batches,
-                                         sl_eval_sums_t *sums);
+                                         sl_control_t *control,
+                                         sl_job_evaluation_t *evaluation);
 
 #endif /* SL_CLI_JOB_H */

@@ -89,24 +89,64 @@ static sl_status_t open_loader(sl_train_t *train)
     return sl_loader_create(train->job.dataset, &params, &train->loader);
 }
 
+/* Whether the run ends early. With other ranks the wish counts once all know
+ * of it, after the same step or before the same batch of an evaluation. */
+static int is_over(const sl_train_t *train)
+{
+    return train->is_over ||
+           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
+}
+
+/* The validation loss stays unknown when the run is to end before that. */
 static sl_status_t evaluate(sl_train_t *train, uint32_t step)
 {
-    sl_eval_sums_t sums;
+    sl_job_evaluation_t evaluation;
+    const sl_eval_sums_t *sums = &evaluation.sums;
     sl_status_t status;
 
-    status = sl_train_evaluate_when_it_fits(train, &sums);
+    status = sl_train_evaluate_when_it_fits(train, &evaluation);
     if (status == SL_ERR_QUOTA && train->is_over) {
         return SL_OK; /* it waited for memory, and was told to end */
     }
     SL_TRY(status, status, out);
-    train->validation_loss =
-        sums.n_valid > 0.0 ? sums.loss_sum / sums.n_valid : (double)NAN;
-    if (sums.n_valid > 0.0 && sl_job_is_first(&train->job)) {
+    train->is_over |= evaluation.is_wished;
+    if (evaluation.is_cut || !(sums->n_valid > 0.0)) {
+        return SL_OK;
+    }
+    train->validation_loss = sums->loss_sum / sums->n_valid;
+    if (sl_job_is_first(&train->job)) {
         sl_progress_clear(train->progress);
         (void)printf("step %" PRIu32 "  validation loss %.4f  accuracy %.4f\n",
-                     step, sums.loss_sum / sums.n_valid,
-                     sums.n_correct / sums.n_valid);
+                     step, train->validation_loss,
+                     sums->n_correct / sums->n_valid);
         (void)fflush(stdout);
+    }
+out:
+    return status;
+}
+
+/* After so many steps. */
+static int evaluation_is_due(const sl_train_t *train, uint32_t n_steps)
+{
+    const int64_t every = train->job.config.eval_every;
+
+    return every > 0 && n_steps > 0 && n_steps % every == 0;
+}
+
+/* The evaluation that a run was ended in is done by the one that goes on. */
+static sl_status_t evaluate_again(sl_train_t *train)
+{
+    const uint32_t n_steps = sl_engine_n_steps(train->job.engine);
+    sl_status_t status = SL_OK;
+
+    if (!evaluation_is_due(train, n_steps) || !isnan(train->validation_loss) ||
+        is_over(train)) {
+        return SL_OK;
+    }
+    SL_TRY(status, evaluate(train, n_steps), out);
+    if (!isnan(train->validation_loss)) {
+        status = sl_train_checkpoint_step(train->checkpoint, train->last_loss,
+                                          train->validation_loss);
     }
 out:
     return status;
@@ -114,7 +154,6 @@ out:
 
 static sl_status_t train_step(sl_train_t *train)
 {
-    const int64_t every = train->job.config.eval_every;
     sl_step_report_t report;
     sl_batch_t batch;
     sl_status_t status;
@@ -124,6 +163,7 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_signals_is_stop(train->job.world)) {
         sl_engine_signal(train->job.engine, SL_TRAIN_STOP);
     }
+    SL_TRY(status, sl_train_rebalance_begin(train->rebalance), out);
     status = sl_train_step_when_it_fits(train, &batch, &report);
     if (status == SL_ERR_QUOTA && train->is_over) {
         return SL_OK; /* it waited for memory, and was told to end */
@@ -139,26 +179,17 @@ static sl_status_t train_step(sl_train_t *train)
     if (sl_train_control_step(train->control, &train->job, &report, n_units)) {
         sl_train_signals_stop(NULL); /* told to stop */
     }
-    SL_TRY(
-        status,
-        sl_train_rebalance_step(train->rebalance, report.step_us, &train->news),
-        out);
+    SL_TRY(status,
+           sl_train_rebalance_step(train->rebalance, &report, &train->news),
+           out);
     sl_train_tell_move(train, report.step + 1);
-    if (every > 0 && (report.step + 1) % every == 0) {
+    if (evaluation_is_due(train, report.step + 1) && !is_over(train)) {
         SL_TRY(status, evaluate(train, report.step + 1), out);
     }
     status = sl_train_checkpoint_step(train->checkpoint, train->last_loss,
                                       train->validation_loss);
 out:
     return status;
-}
-
-/* Whether the run ends early. With other ranks the wish counts once all know
- * of it, after the same step. */
-static int is_over(const sl_train_t *train)
-{
-    return train->is_over ||
-           (train->job.world == NULL && sl_train_signals_is_stop(NULL));
 }
 
 /* Everything after the last step; the state hash is printed last. */
@@ -267,12 +298,13 @@ static sl_status_t run(sl_train_t *train)
     }
     SL_TRY(status,
            sl_train_checkpoint_open(&train->job, &train->checkpoint,
-                                    &train->last_loss),
+                                    &train->last_loss, &train->validation_loss),
            out);
     SL_TRY(status, sl_train_rebalance_open(&train->job, &train->rebalance),
            out);
     SL_TRY(status, open_loader(train), out);
     SL_TRY(status, open_outputs(train), out);
+    SL_TRY(status, evaluate_again(train), out);
     while (sl_engine_n_steps(train->job.engine) < train->job.config.steps &&
            !is_over(train)) {
         SL_TRY(status, train_step(train), out);

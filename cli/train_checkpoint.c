@@ -23,7 +23,8 @@ struct sl_train_checkpoint {
     sl_checkpoint_run_t run;
     sl_saver_t *saver; /* NULL: nothing is saved */
     uint32_t saved_step;
-    double best; /* least validation loss so far; NaN = none */
+    int is_evaluated; /* the one of saved_step has a validation loss */
+    double best;      /* least validation loss so far; NaN = none */
 };
 
 /* ---- going on ---- */
@@ -79,7 +80,8 @@ out:
     return status;
 }
 
-static sl_status_t resume(sl_train_checkpoint_t *checkpoint, double *loss_p)
+static sl_status_t resume(sl_train_checkpoint_t *checkpoint, double *loss_p,
+                          double *validation_loss_p)
 {
     const sl_config_t *config = &checkpoint->job->config;
     char dir[PATH_BYTES], name[SL_CHECKPOINT_NAME_BYTES];
@@ -107,7 +109,13 @@ static sl_status_t resume(sl_train_checkpoint_t *checkpoint, double *loss_p)
                 "%s/%s is of step %" PRIu32 ", and train.steps is %lld",
                 how.dir, info.name, info.step, (long long)config->steps);
     }
+    /* whether to evaluate again is for all ranks to decide alike */
+    SL_TRY(status,
+           sl_world_broadcast(checkpoint->run.world, 0, &info.validation_loss,
+                              sizeof(info.validation_loss)),
+           out);
     *loss_p = info.loss;
+    *validation_loss_p = info.validation_loss;
 out:
     return status;
 }
@@ -167,7 +175,7 @@ out:
 
 sl_status_t sl_train_checkpoint_open(const sl_job_t *job,
                                      sl_train_checkpoint_t **checkpoint_p,
-                                     double *loss_p)
+                                     double *loss_p, double *validation_loss_p)
 {
     const sl_config_t *config = &job->config;
     sl_train_checkpoint_t *checkpoint = calloc(1, sizeof(*checkpoint));
@@ -185,7 +193,8 @@ sl_status_t sl_train_checkpoint_open(const sl_job_t *job,
     checkpoint->run.data = &config->data;
     checkpoint->run.n_samples = sl_dataset_count(job->dataset, SL_DATA_TRAIN);
     if (config->resume != NULL) {
-        SL_TRY(status, resume(checkpoint, loss_p), out);
+        SL_TRY(status, resume(checkpoint, loss_p, validation_loss_p), out);
+        checkpoint->is_evaluated = isfinite(*validation_loss_p);
     } else if (config->checkpoint_dir != NULL) {
         SL_TRY(status, check_fresh(config->checkpoint_dir), out);
     }
@@ -201,6 +210,7 @@ static sl_status_t save(sl_train_checkpoint_t *checkpoint, double loss,
                         double validation_loss)
 {
     checkpoint->saved_step = sl_engine_n_steps(checkpoint->job->engine);
+    checkpoint->is_evaluated = isfinite(validation_loss);
     return sl_saver_save(checkpoint->saver, loss, validation_loss);
 }
 
@@ -238,7 +248,8 @@ sl_status_t sl_train_checkpoint_end(sl_train_checkpoint_t *checkpoint,
     if (checkpoint == NULL || checkpoint->saver == NULL) {
         return SL_OK;
     }
-    if (checkpoint->saved_step != sl_engine_n_steps(checkpoint->job->engine)) {
+    if (checkpoint->saved_step != sl_engine_n_steps(checkpoint->job->engine) ||
+        (isfinite(validation_loss) && !checkpoint->is_evaluated)) {
         SL_TRY(status, save(checkpoint, loss, validation_loss), out);
     }
     SL_TRY(status, sl_saver_wait(checkpoint->saver), out);

@@ -15,10 +15,12 @@ typedef struct sl_train_checkpoint sl_train_checkpoint_t; /* opaque */
  * the directory to save to. Afterwards sl_engine_n_steps() is the first step.
  *
  * @param[out] checkpoint_p also on failure: sl_train_checkpoint_close() it
- * @param[out] loss_p       of the step before; NaN = none
+ * @param[out] loss_p, validation_loss_p  of the step before; NaN = none; the
+ *                          second is the same on all ranks
  */
 SL_NODISCARD sl_status_t sl_train_checkpoint_open(
-    const sl_job_t *job, sl_train_checkpoint_t **checkpoint_p, double *loss_p);
+    const sl_job_t *job, sl_train_checkpoint_t **checkpoint_p, double *loss_p,
+    double *validation_loss_p);
 /** After each step: tell how the last save went, save when it is due.
  *  @param[in] validation_loss  of this step; NaN = none */
 SL_NODISCARD sl_status_t sl_train_checkpoint_step(

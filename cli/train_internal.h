@@ -59,7 +59,7 @@ SL_NODISCARD sl_status_t sl_train_remember_limits(sl_train_t *train);
 SL_NODISCARD sl_status_t sl_train_step_when_it_fits(sl_train_t *train,
                                                     const sl_batch_t *batch,
                                                     sl_step_report_t *report);
-SL_NODISCARD sl_status_t sl_train_evaluate_when_it_fits(sl_train_t *train,
-                                                        sl_eval_sums_t *sums);
+SL_NODISCARD sl_status_t sl_train_evaluate_when_it_fits(
+    sl_train_t *train, sl_job_evaluation_t *evaluation);
 
 #endif /* SL_CLI_TRAIN_INTERNAL_H */

@@ -17,13 +17,12 @@ struct sl_train_rebalance {
     sl_job_t *job;          /* borrowed */
     int n_slots;            /* of the grid */
     sl_rebalance_t *policy; /* owned */
-    int asks; /* rank 0: new cuts are to be made; told at the next boundary */
+    int asks; /* rank 0: new cuts are to be made; told with the next step */
     uint64_t *busy_before_ns; /* owned, of this rank's devices */
-    double *sums;    /* owned: 2 n_slots + 2 values that the ranks add up:
-                         whether rank 0 asks, how many say that layers may
-                         come back, and the two arrays below */
-    double *share;   /* [n_slots] of sums */
-    double *busy_us; /* [n_slots] of sums */
+    double *own;     /* owned: what the latest boundary has found here, see
+                         n_sums(); the ranks add it up with the next step */
+    double own_us;   /* of the step before it; 0: none with these cuts */
+    double given_us; /* of the one that the next sums will be of; likewise */
     double *speed;   /* owned, as the arrays below: [n_slots] */
     double *work_ratio;
     double *stage_speed;  /* [n_stages] for `speed` */
@@ -46,6 +45,13 @@ static int is_wanted(const sl_job_t *job)
            job->grid->n_slots > 1 && sl_job_has_free_cuts(job);
 }
 
+/* Whether rank 0 asks for other cuts, how many ranks say that layers may come
+ * back, then the share of each slot, then how long it was busy. */
+static size_t n_sums(const sl_train_rebalance_t *rebalance)
+{
+    return 2 + 2 * (size_t)rebalance->n_slots;
+}
+
 static sl_status_t make_room(sl_train_rebalance_t *rebalance)
 {
     const size_t n = (size_t)rebalance->n_slots;
@@ -54,21 +60,19 @@ static sl_status_t make_room(sl_train_rebalance_t *rebalance)
     sl_status_t status = SL_OK;
 
     rebalance->busy_before_ns = calloc(n_own, sizeof(uint64_t));
-    rebalance->sums = calloc(2 * n + 2, sizeof(double));
+    rebalance->own = calloc(n_sums(rebalance), sizeof(double));
     rebalance->speed = calloc(n, sizeof(double));
     rebalance->work_ratio = calloc(n, sizeof(double));
     rebalance->stage_speed = calloc(k, sizeof(double));
     rebalance->cuts = calloc(k + 1, sizeof(int));
     rebalance->forced_limit = calloc(n_own, sizeof(size_t));
-    if (rebalance->busy_before_ns == NULL || rebalance->sums == NULL ||
+    if (rebalance->busy_before_ns == NULL || rebalance->own == NULL ||
         rebalance->speed == NULL || rebalance->work_ratio == NULL ||
         rebalance->stage_speed == NULL || rebalance->cuts == NULL ||
         rebalance->forced_limit == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "rebalance: no host memory for %zu devices", n);
     }
-    rebalance->share = rebalance->sums + 2;
-    rebalance->busy_us = rebalance->share + n;
 out:
     return status;
 }
@@ -130,7 +134,7 @@ void sl_train_rebalance_close(sl_train_rebalance_t *rebalance)
     }
     sl_rebalance_destroy(rebalance->policy);
     free(rebalance->busy_before_ns);
-    free(rebalance->sums);
+    free(rebalance->own);
     free(rebalance->speed);
     free(rebalance->work_ratio);
     free(rebalance->stage_speed);
@@ -438,36 +442,69 @@ static int may_come_back(sl_train_rebalance_t *rebalance)
     return rebalance->n_raised >= RAISED_BOUNDARIES;
 }
 
-/* Shares and busy times of all devices, and what ranks ask for. */
-static sl_status_t measure(sl_train_rebalance_t *rebalance)
+/* Shares and busy times of this rank's devices, and what it asks for. */
+static void measure(sl_train_rebalance_t *rebalance, double step_us)
 {
     const sl_job_t *job = rebalance->job;
-    const size_t n = 2 * (size_t)rebalance->n_slots + 2;
+    double *share = rebalance->own + 2;
+    double *busy_us = share + rebalance->n_slots;
     int s;
 
-    memset(rebalance->sums, 0, n * sizeof(double));
-    rebalance->sums[0] = sl_job_is_first(job) ? rebalance->asks : 0;
-    rebalance->sums[1] = may_come_back(rebalance);
+    rebalance->own[0] = sl_job_is_first(job) ? rebalance->asks : 0;
+    rebalance->own[1] = may_come_back(rebalance);
     for (s = 0; s < rebalance->n_slots; s++) {
         const sl_grid_slot_t *slot = &job->grid->slots[s];
         const int d = slot->device;
 
         if (slot->rank == job->grid->rank) {
-            rebalance->busy_us[s] =
+            busy_us[s] =
                 (double)(busy_ns(rebalance, d) - rebalance->busy_before_ns[d]) *
                 1e-3;
-            rebalance->share[s] =
+            share[s] =
                 sl_op_manager_share_get(job->devices->devices[d].ops, NULL) /
                 100.0;
         }
     }
-    return sl_world_sum(job->world, rebalance->sums, n);
+    rebalance->own_us = step_us;
+}
+
+/* The cuts are looked at: what was measured and asked before that is over. */
+static void forget(sl_train_rebalance_t *rebalance)
+{
+    rebalance->asks = 0;
+    memset(rebalance->own, 0, n_sums(rebalance) * sizeof(double));
+    rebalance->own_us = rebalance->given_us = 0.0;
+}
+
+/* The step before the one that has ended, as all ranks know it now. */
+static void observe(sl_train_rebalance_t *rebalance, const double *sums)
+{
+    const sl_rebalance_sample_t sample = {.now_ns = sl_clock_ns(),
+                                          .step_us = rebalance->given_us,
+                                          .share = sums + 2,
+                                          .busy_us =
+                                              sums + 2 + rebalance->n_slots};
+
+    if (sample.step_us > 0.0) {
+        rebalance->asks = sl_rebalance_observe(rebalance->policy, &sample);
+    }
+}
+
+sl_status_t sl_train_rebalance_begin(sl_train_rebalance_t *rebalance)
+{
+    if (rebalance == NULL) {
+        return SL_OK;
+    }
+    rebalance->given_us = rebalance->own_us;
+    start_measuring(rebalance);
+    return sl_engine_sum_with_step(rebalance->job->engine, rebalance->own,
+                                   n_sums(rebalance));
 }
 
 sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
-                                    double step_us, sl_rebalance_news_t *news)
+                                    const sl_step_report_t *report,
+                                    sl_rebalance_news_t *news)
 {
-    sl_rebalance_sample_t sample = {.step_us = step_us};
     sl_status_t status = SL_OK;
     int asked, comes_back;
 
@@ -475,24 +512,18 @@ sl_status_t sl_train_rebalance_step(sl_train_rebalance_t *rebalance,
     if (rebalance == NULL) {
         return SL_OK;
     }
-    SL_TRY(status, measure(rebalance), out);
-    asked = rebalance->sums[0] > 0.0;
-    comes_back = rebalance->sums[1] > 0.0;
-    sample.now_ns = sl_clock_ns();
-    sample.share = rebalance->share;
-    sample.busy_us = rebalance->busy_us;
-    rebalance->asks = sl_rebalance_observe(rebalance->policy, &sample);
-    if (rebalance->job->world == NULL) {
-        asked = rebalance->asks;
-    }
-    if (asked) {
-        rebalance->asks = 0;
-        SL_TRY(status, cut_again(rebalance, 0, news), out);
-    } else if (comes_back) {
+    asked = report->sums[0] > 0.0;
+    comes_back = !asked && report->sums[1] > 0.0;
+    observe(rebalance, report->sums);
+    if (comes_back) {
         rebalance->is_forced = rebalance->n_raised = 0;
-        SL_TRY(status, cut_again(rebalance, 1, news), out);
     }
-    start_measuring(rebalance);
+    if (asked || comes_back) {
+        forget(rebalance);
+        SL_TRY(status, cut_again(rebalance, comes_back, news), out);
+    } else {
+        measure(rebalance, report->step_us);
+    }
 out:
     return status;
 }
@@ -524,6 +555,7 @@ sl_status_t sl_train_rebalance_fit(sl_train_rebalance_t *rebalance,
         rebalance->forced_limit[d] = asked_limit(rebalance, d);
         rebalance->is_forced = 1;
     }
+    forget(rebalance);
     start_measuring(rebalance);
 out:
     return status;

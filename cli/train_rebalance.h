@@ -27,14 +27,20 @@ sl_train_rebalance_open(sl_job_t *job, sl_train_rebalance_t **rebalance_p);
 /** NULL is allowed. */
 void sl_train_rebalance_close(sl_train_rebalance_t *rebalance);
 
+/** Before a step: what the boundary before it has found goes with it to the
+ *  other ranks. NULL does nothing. */
+SL_NODISCARD sl_status_t
+sl_train_rebalance_begin(sl_train_rebalance_t *rebalance);
+
 /**
- * After the boundary of a step, with what it found in force. Collective. NULL
- * does nothing.
+ * After the boundary of a step, with what it found in force. Collective, but
+ * waits for nobody unless the cuts are made again. NULL does nothing.
  *
  * @return SL_OK also when a move was not possible; SL_ERR_DEVICE
  */
 SL_NODISCARD sl_status_t sl_train_rebalance_step(
-    sl_train_rebalance_t *rebalance, double step_us, sl_rebalance_news_t *news);
+    sl_train_rebalance_t *rebalance, const sl_step_report_t *report,
+    sl_rebalance_news_t *news);
 
 /**
  * After a step that did not fit the memory limits: move layers to where there

@@ -109,10 +109,11 @@ out:
 }
 
 sl_status_t sl_train_evaluate_when_it_fits(sl_train_t *train,
-                                           sl_eval_sums_t *sums)
+                                           sl_job_evaluation_t *evaluation)
 {
     const int64_t most = train->job.config.eval_batches;
-    sl_status_t status = sl_job_evaluate(&train->job, most, sums);
+    sl_status_t status =
+        sl_job_evaluate(&train->job, most, train->control, evaluation);
     int is_again = 0;
 
     while (status == SL_ERR_QUOTA) {
@@ -120,7 +121,7 @@ sl_status_t sl_train_evaluate_when_it_fits(sl_train_t *train,
         if (!is_again) {
             return SL_ERR_QUOTA;
         }
-        status = sl_job_evaluate(&train->job, most, sums);
+        status = sl_job_evaluate(&train->job, most, train->control, evaluation);
     }
 out:
     return status;

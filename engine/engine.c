@@ -461,6 +461,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     sl_device_host_release(&engine->params.devices->devices[0], engine->norms);
     sl_device_host_release(&engine->params.devices->devices[0], engine->losses);
     free(engine->agreement);
+    free(engine->given);
     free(engine->events);
     free(engine->compute_log);
     free(engine->device_reports);

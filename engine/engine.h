@@ -136,6 +136,9 @@ typedef struct sl_step_report {
     uint64_t n_skipped; /**< such steps so far */
     double loss_scale;  /**< of this step; 0 = the model is not f16 */
     unsigned flags;     /**< of all ranks: see sl_engine_signal */
+    size_t n_sums;      /**< 0 = none were given */
+    const double *sums; /**< over the ranks, borrowed until values are given
+                             again: see sl_engine_sum_with_step */
     int n_devices;      /**< of this rank */
     const sl_device_report_t *devices; /**< borrowed until the next step */
 } sl_step_report_t;
@@ -155,17 +158,32 @@ SL_API SL_NODISCARD sl_status_t sl_engine_step(sl_engine_t *engine,
                                                sl_step_report_t *report_p);
 
 /** Give flags to the next step that succeeds: its report has those of all
- *  ranks, so that all can act on them after the same step. From any thread. */
+ *  ranks, so that all can act on them after the same step. Evaluations before
+ *  it tell them too, and leave them for the step. From any thread. */
 SL_API void sl_engine_signal(sl_engine_t *engine, unsigned flags);
+
+/**
+ * Give values to the next step that succeeds, which adds them up over the ranks
+ * while it agrees, at no cost: its report has the sums, in rank order. All
+ * ranks give equally many before the same step.
+ *
+ * @param[in] values  copied; a step that fails does not lose them
+ * @return SL_OK, SL_ERR_NO_MEMORY
+ */
+SL_API SL_NODISCARD sl_status_t sl_engine_sum_with_step(sl_engine_t *engine,
+                                                        const double *values,
+                                                        size_t n);
 
 /** Sums over an evaluation; add over batches, then divide. */
 typedef struct sl_eval_sums {
     double loss_sum;
     double n_valid;
     double n_correct;
+    unsigned flags; /**< of all ranks, in any batch: see sl_engine_signal */
 } sl_eval_sums_t;
 
-/** Forward only, in evaluation mode; no state changes. Adds to *sums. */
+/** Forward only, in evaluation mode; no state changes. Adds to *sums, which
+ *  are then the same on all ranks. */
 SL_API SL_NODISCARD sl_status_t sl_engine_evaluate(sl_engine_t *engine,
                                                    const sl_batch_t *batch,
                                                    sl_eval_sums_t *sums);

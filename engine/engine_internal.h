@@ -286,7 +286,10 @@ struct sl_engine {
     int is_overtaken;        /**< ... but elsewhere, and changed the state */
     double *agreement;       /**< what all ranks add up in a job; owned */
     size_t agreement_room;
-    int was_failed; /**< the latest job: its limits may be new */
+    double *given; /**< owned: values to add up in the next step, and behind
+                        them their sums in the latest */
+    size_t n_given, given_room; /**< of each */
+    int was_failed;             /**< the latest job: its limits may be new */
     sl_device_report_t *device_reports; /**< one a device */
     uint64_t *busy_before_ns; /**< one a device, at the step's start */
     sl_trace_event_t *events;

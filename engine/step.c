@@ -241,7 +241,7 @@ static sl_status_t run_job(sl_engine_t *engine, sl_job_kind_t job)
         sl_world_abort(engine->params.world, status, sl_last_error());
         recover(engine, status);
     } else {
-        sl_together_settle(engine->params.world);
+        sl_world_settle(engine->params.world);
     }
     /* another rank has said what would help it */
     if (status == SL_ERR_QUOTA && !is_remote) {
@@ -343,6 +343,7 @@ static void fill_report(sl_engine_t *engine, int64_t n_valid, uint64_t wall_ns,
     report->loss_scale =
         sl_engine_loss_scale(engine, &scale) ? scale.factor : 0.0;
     report->flags = engine->flags;
+    report->n_sums = sl_agreement_take_given(engine, &report->sums);
     cross_boundary(engine, wall_ns, report);
 }
 
@@ -388,6 +389,7 @@ sl_status_t sl_engine_evaluate(sl_engine_t *engine, const sl_batch_t *batch,
     }
     SL_TRY(status, run_job(engine, SL_JOB_EVALUATE), out);
     add_losses(engine, sums);
+    sums->flags |= engine->flags;
 out:
     return status;
 }

@@ -164,6 +164,9 @@ SL_API SL_NODISCARD sl_status_t sl_world_gather(sl_world_t *world,
 /** From `root` to all. */
 SL_API SL_NODISCARD sl_status_t sl_world_broadcast(sl_world_t *world, int root,
                                                    void *data, size_t bytes);
+/** How often this rank has waited for all others so: sums, gathers and
+ *  broadcasts. NULL is allowed. */
+SL_API uint64_t sl_world_n_waits(const sl_world_t *world);
 /** One message between two ranks, waiting on both sides; any size. */
 SL_API SL_NODISCARD sl_status_t sl_world_put(sl_world_t *world, int peer,
                                              const void *data, size_t bytes);
@@ -207,6 +210,14 @@ typedef struct sl_world_watcher {
     void *ctx;
 } sl_world_watcher_t;
 SL_API sl_world_watcher_t sl_world_watcher(sl_world_t *world);
+/**
+ * What all ranks have done together, such as a step, has ended here, and this
+ * one goes on. All say so as often and in the same order; nobody waits for it.
+ * A failure that this rank has later is told to the others when all have said
+ * the same: so none is cut off in what this rank has ended. NULL is allowed.
+ */
+SL_API void sl_world_settle(sl_world_t *world);
+
 /** Tell all others that this rank's job has failed. Never waits. Once per job;
  *  later calls are dropped. */
 SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,

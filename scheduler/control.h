@@ -344,6 +344,14 @@ SL_API int sl_control_boundary(sl_control_t *control,
                                const sl_control_step_t *step);
 
 /**
+ * Between two batches that are no mini-batches, such as those of an evaluation:
+ * take new limits, acknowledge, and hold while a share is 0; nothing is
+ * counted. NULL control: does nothing.
+ * @return nonzero when an order says stop
+ */
+SL_API int sl_control_pause(sl_control_t *control);
+
+/**
  * After a mini-batch that did not fit the memory limit: wait for an order and
  * take it, so that the mini-batch can be run again. NULL control: no order
  * can come.

@@ -24,14 +24,20 @@ static size_t n_losses(const sl_engine_t *engine)
     return (size_t)engine->n_micro * 4;
 }
 
+/* Room for all that a job may add up. */
+static size_t n_most(const sl_engine_t *engine)
+{
+    return n_norms(engine) + n_losses(engine) + N_FLAGS + engine->n_given;
+}
+
 static size_t n_all(const sl_engine_t *engine)
 {
-    return n_norms(engine) + n_losses(engine) + N_FLAGS;
+    return n_most(engine) - (engine->job == SL_JOB_TRAIN ? 0 : engine->n_given);
 }
 
 sl_status_t sl_agreement_reserve(sl_engine_t *engine)
 {
-    const size_t n = n_all(engine);
+    const size_t n = n_most(engine);
     sl_status_t status = SL_OK;
     double *values;
 
@@ -49,6 +55,48 @@ out:
     return status;
 }
 
+/* Where the sums of what was given are kept. */
+static double *sums_of_given(const sl_engine_t *engine)
+{
+    return engine->given + engine->given_room;
+}
+
+sl_status_t sl_engine_sum_with_step(sl_engine_t *engine, const double *values,
+                                    size_t n)
+{
+    sl_status_t status = SL_OK;
+
+    if (n > engine->given_room) {
+        double *room = malloc(2 * n * sizeof(*room));
+
+        if (room == NULL) {
+            SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                    "engine: no host memory for %zu sums", n);
+        }
+        free(engine->given);
+        engine->given = room;
+        engine->given_room = n;
+    }
+    if (n > 0) {
+        memcpy(engine->given, values, n * sizeof(*values));
+    }
+    engine->n_given = n;
+out:
+    return status;
+}
+
+size_t sl_agreement_take_given(sl_engine_t *engine, const double **sums_p)
+{
+    const size_t n = engine->n_given;
+
+    *sums_p = n > 0 ? sums_of_given(engine) : NULL;
+    if (n > 0 && engine->params.world == NULL) {
+        memcpy(sums_of_given(engine), engine->given, n * sizeof(double));
+    }
+    engine->n_given = 0;
+    return n;
+}
+
 static void take_sums(sl_engine_t *engine)
 {
     const double *norms = engine->agreement;
@@ -60,6 +108,10 @@ static void take_sums(sl_engine_t *engine)
     memcpy(engine->losses, losses, n_losses(engine) * sizeof(double));
     for (i = 0; i < N_FLAGS; i++) {
         engine->flags |= flags[i] > 0.0 ? 1u << i : 0u;
+    }
+    if (engine->job == SL_JOB_TRAIN && engine->n_given > 0) {
+        memcpy(sums_of_given(engine), flags + N_FLAGS,
+               engine->n_given * sizeof(double));
     }
 }
 
@@ -78,6 +130,10 @@ static sl_status_t add_up(sl_engine_t *engine)
     for (i = 0; i < N_FLAGS; i++) {
         flags[i] = (double)(engine->flags >> i & 1u);
     }
+    if (engine->job == SL_JOB_TRAIN && engine->n_given > 0) {
+        memcpy(flags + N_FLAGS, engine->given,
+               engine->n_given * sizeof(double));
+    }
     engine->is_agreeing = 1;
     SL_TRY(status,
            sl_together_sum(engine->params.world, &engine->abort,
@@ -92,9 +148,9 @@ out:
 /* By one of the executors, while the others wait. */
 static sl_status_t exchange(sl_engine_t *engine)
 {
-    if (engine->job == SL_JOB_TRAIN) {
-        engine->flags = atomic_exchange(&engine->signals, 0);
-    }
+    engine->flags = engine->job == SL_JOB_TRAIN
+                        ? atomic_exchange(&engine->signals, 0)
+                        : atomic_load(&engine->signals);
     return engine->params.world == NULL ? SL_OK : add_up(engine);
 }
 

@@ -73,9 +73,12 @@ SL_NODISCARD sl_status_t sl_ties_settle(sl_stage_t *stage, int is_value);
 
 /** Room for a job's sums; no stage runs. */
 SL_NODISCARD sl_status_t sl_agreement_reserve(sl_engine_t *engine);
-/** Meet all cells of all ranks: norms, losses and flags are then the same
- *  everywhere. */
+/** Meet all cells of all ranks: norms, losses, flags and the sums of what was
+ *  given to a step are then the same everywhere. */
 SL_NODISCARD sl_status_t sl_stage_agree(sl_stage_t *stage);
+/** After a step: its sums of what sl_engine_sum_with_step was given, which is
+ *  over with. @return how many there are */
+size_t sl_agreement_take_given(sl_engine_t *engine, const double **sums_p);
 /** After sl_world_recover, of a rank whose agreement was cut short: whether it
  *  took place all the same, and other ranks went on to change their state or
  *  to count a step as skipped. This rank has missed that for good. */

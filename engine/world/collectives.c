@@ -46,6 +46,18 @@ sl_status_t sl_world_get(sl_world_t *world, int peer, void *data, size_t bytes)
     return world == NULL ? SL_OK : exchange(world, &request);
 }
 
+static void count_one(sl_world_t *world)
+{
+    if (world != NULL) {
+        world->n_waits++;
+    }
+}
+
+uint64_t sl_world_n_waits(const sl_world_t *world)
+{
+    return world == NULL ? 0 : world->n_waits;
+}
+
 /* A failure on one rank alone would leave the others waiting. */
 static sl_status_t fail_all(sl_world_t *world, sl_status_t status)
 {
@@ -111,6 +123,7 @@ sl_status_t sl_world_gather(sl_world_t *world, const void *mine, size_t bytes,
     const size_t size = (size_t)sl_world_size(world);
     sl_status_t status = SL_OK;
 
+    count_one(world);
     if (bytes > 0) {
         memmove((char *)all + (size_t)sl_world_rank(world) * bytes, mine,
                 bytes);
@@ -128,6 +141,7 @@ sl_status_t sl_world_broadcast(sl_world_t *world, int root, void *data,
 {
     sl_status_t status = SL_OK;
 
+    count_one(world);
     if (root < 0 || root >= sl_world_size(world)) {
         SL_FAIL(status, SL_ERR_INVALID_ARG, out, "broadcast from rank %d of %d",
                 root, sl_world_size(world));
@@ -176,6 +190,7 @@ sl_status_t sl_world_sum(sl_world_t *world, double *values, size_t n)
     if (size == 1) {
         return SL_OK;
     }
+    count_one(world);
     world->is_late_sum = 0;
     all = room_for((size_t)size * n);
     sum = room_for(n);

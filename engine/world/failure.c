@@ -420,9 +420,10 @@ void sl_failure_on_recover(sl_world_t *world, sl_request_t *request)
             return;
         }
     }
-    sl_failure_enter(world, SL_ERR_CANCELED, world->rank, 0,
-                     "recovery was asked for");
     world->recover = request;
+    if (!world->is_aborted) {
+        sl_world_abort(world, SL_ERR_CANCELED, "recovery was asked for");
+    }
 }
 
 /* On rank 0, which is the first to end a sum: whether all have ended as many.
@@ -477,6 +478,7 @@ static void begin_anew(sl_world_t *world)
     world->failure = SL_OK;
     (void)pthread_mutex_unlock(&world->lock);
     end_watch(world);
+    sl_settle_restart(world);
     sl_port_restart_all(world);
     sl_notice_replay(world);
     recover->is_uneven = world->is_uneven;
@@ -488,8 +490,8 @@ void sl_failure_progress(sl_world_t *world)
     sl_notice_t ready = {.kind = SL_NOTICE_READY};
 
     take_lost(world);
-    if (world->recover == NULL) {
-        return;
+    if (world->recover == NULL || !world->is_aborted) {
+        return; /* nobody recovers, or the failure is held back */
     }
     ready.n = world->recover->n_sums;
     if (!world->is_ready_sent && sl_port_all_drained(world)) {

@@ -107,6 +107,10 @@ static void handle(sl_world_t *world, int from, const sl_notice_t *control)
     case SL_NOTICE_WISH:
         sl_wish_heard(world);
         break;
+    case SL_NOTICE_SETTLED:
+    case SL_NOTICE_ALL_SETTLED:
+        sl_settle_heard(world, from, control);
+        break;
     default:
         sl_warn("rank %d: message of unknown kind %u from rank %d: are all "
                 "ranks the same program?",

@@ -146,6 +146,9 @@ static void on_leave(sl_world_t *world, sl_request_t *request)
 
     world->leave = request;
     world->leave_deadline_ns = sl_clock_ns() + 2 * world->params.dead_ns;
+    if (sl_world_has_failed(world)) {
+        sl_failure_enter_own(world); /* held back no longer */
+    }
     if (!world->is_aborted && world->n_gone == 0) {
         sl_notice_send(world, 0, &leave);
     }
@@ -186,10 +189,11 @@ static void take_inbox(sl_world_t *world)
 {
     sl_request_t *request;
     sl_port_t *dirty;
-    uint64_t dead_ns;
+    uint64_t dead_ns, n_settled;
     int is_abort_asked;
 
     (void)pthread_mutex_lock(&world->lock);
+    n_settled = world->n_settled;
     dead_ns = world->dead_asked_ns;
     world->dead_asked_ns = 0;
     request = world->requests;
@@ -197,13 +201,17 @@ static void take_inbox(sl_world_t *world)
     world->requests_end = &world->requests;
     dirty = world->dirty;
     world->dirty = NULL;
-    is_abort_asked = world->is_abort_asked;
-    world->is_abort_asked = 0;
+    /* nobody is caught by it in what this rank has ended */
+    is_abort_asked = world->is_abort_asked && world->n_all_settled >= n_settled;
+    if (is_abort_asked) {
+        world->is_abort_asked = 0;
+    }
     sl_port_take_dirty(dirty);
     (void)pthread_mutex_unlock(&world->lock);
     if (dead_ns != 0) {
         sl_wish_take_dead(world, dead_ns);
     }
+    sl_settle_here(world, n_settled);
     if (is_abort_asked) {
         sl_failure_enter_own(world);
     }
@@ -508,6 +516,8 @@ void sl_world_leave(sl_world_t *world)
     if (world == NULL) {
         return;
     }
+    sl_debug("rank %d: %llu times it waited for all: sums, gathers, broadcasts",
+             world->rank, (unsigned long long)world->n_waits);
     sl_world_request(world, &request);
     (void)pthread_join(world->thread, NULL);
     destroy(world);

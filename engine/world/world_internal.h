@@ -27,15 +27,17 @@ enum {
 
 typedef enum sl_notice_kind {
     SL_NOTICE_BEAT,
-    SL_NOTICE_CREDIT,    /* receiver: n more receives are posted */
-    SL_NOTICE_CLOSE,     /* receiver: no more credits, send what is owed */
-    SL_NOTICE_CLOSE_ACK, /* sender: the close is known */
-    SL_NOTICE_ABORT,     /* the job has failed here too */
-    SL_NOTICE_READY,     /* to rank 0: drained, and recovery was asked for */
-    SL_NOTICE_RESUME,    /* from rank 0: all were ready */
-    SL_NOTICE_LEAVE,     /* to rank 0 (after a failure to all) */
-    SL_NOTICE_GOODBYE,   /* from rank 0: all leave */
-    SL_NOTICE_WISH       /* a rank wishes, see sl_world_wish_set */
+    SL_NOTICE_CREDIT,     /* receiver: n more receives are posted */
+    SL_NOTICE_CLOSE,      /* receiver: no more credits, send what is owed */
+    SL_NOTICE_CLOSE_ACK,  /* sender: the close is known */
+    SL_NOTICE_ABORT,      /* the job has failed here too */
+    SL_NOTICE_READY,      /* to rank 0: drained, and recovery was asked for */
+    SL_NOTICE_RESUME,     /* from rank 0: all were ready */
+    SL_NOTICE_LEAVE,      /* to rank 0 (after a failure to all) */
+    SL_NOTICE_GOODBYE,    /* from rank 0: all leave */
+    SL_NOTICE_WISH,       /* a rank wishes, see sl_world_wish_set */
+    SL_NOTICE_SETTLED,    /* up a tree: all there have settled n times */
+    SL_NOTICE_ALL_SETTLED /* down from rank 0: all have */
 } sl_notice_kind_t;
 
 /** A small message between communication threads; in order per pair. */
@@ -43,7 +45,7 @@ typedef struct sl_notice {
     uint32_t kind;
     int32_t tag;
     uint64_t epoch;
-    uint64_t n;      /**< credit: messages */
+    uint64_t n;      /**< credit: messages; settled: how often */
     uint64_t bytes;  /**< credit: room of each */
     int32_t n_slots; /**< credit */
     int32_t rank;    /**< abort: whose failure */
@@ -249,6 +251,7 @@ typedef struct sl_peer {
     int is_dead;            /**< of these, not left */
     int is_ready;           /**< rank 0: waits for resume */
     uint64_t n_sums;        /**< rank 0: with is_ready */
+    uint64_t n_settled;     /**< it and all below it, see settle.c */
     int is_leaving;         /**< rank 0: waits for goodbye */
     int is_broken;          /**< nothing can be sent to it */
     int is_lost;            /**< that is to be told: lost_why */
@@ -273,7 +276,9 @@ struct sl_world {
     sl_request_t *requests, **requests_end; /**< guarded by lock */
     sl_port_t *dirty;                       /**< guarded by lock */
     int is_failed;                          /**< guarded by lock */
-    int is_abort_asked;  /**< guarded by lock: this rank's own failure */
+    int is_abort_asked;  /**< guarded by lock: this rank's own failure, which
+                              waits until all have settled as often */
+    uint64_t n_settled;  /**< guarded by lock: what this rank has ended */
     sl_status_t failure; /**< guarded by lock */
     char failure_detail[SL_WORLD_DETAIL_BYTES]; /**< guarded by lock */
     uint64_t dead_asked_ns;                     /**< guarded by lock; 0 = no */
@@ -292,6 +297,7 @@ struct sl_world {
     atomic_int is_wished; /**< by this rank or another */
 
     /* of the thread that calls what all do together */
+    uint64_t n_waits; /**< sums, gathers, broadcasts that were begun */
     uint64_t n_sums;  /**< ended here */
     double *last_sum; /**< owned: the result of the last */
     size_t n_last_sum;
@@ -312,6 +318,9 @@ struct sl_world {
     int is_finder;   /**< this rank found a dead one: tell all */
     int is_reported; /**< and has told the user */
     int is_wish_told;
+    uint64_t n_settled_here; /**< n_settled, as far as it was seen */
+    uint64_t n_settled_told; /**< by this rank and all below it */
+    uint64_t n_all_settled;  /**< by all ranks */
     int n_gone;
     int n_lost; /**< to be marked as gone at the end of the turn */
     char lost_why[SL_WORLD_DETAIL_BYTES / 2];
@@ -402,6 +411,12 @@ void sl_failure_progress(sl_world_t *world);
 void sl_wish_look(sl_world_t *world);
 void sl_wish_heard(sl_world_t *world);
 void sl_wish_take_dead(sl_world_t *world, uint64_t dead_ns);
+
+/* settle.c */
+/** This rank has settled `n` times. */
+void sl_settle_here(sl_world_t *world, uint64_t n);
+void sl_settle_heard(sl_world_t *world, int from, const sl_notice_t *control);
+void sl_settle_restart(sl_world_t *world);
 
 /* collectives.c */
 /** All ranks: those whose last sum was canceled get it from rank 0. */

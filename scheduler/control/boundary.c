@@ -181,6 +181,31 @@ static void tell_boundary(sl_control_t *control, double step_us)
     }
 }
 
+/* With the lock held: what an order asks for. @return whether it says stop */
+static int obey(sl_control_t *control)
+{
+    if (control->n_taken != control->n_orders) {
+        take_orders(control);
+    } else if (control->is_due) {
+        take_statistics(control);
+    }
+    hold(control);
+    return control->action == SL_CONTROL_ACTION_STOP;
+}
+
+int sl_control_pause(sl_control_t *control)
+{
+    int is_over;
+
+    if (control == NULL) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&control->lock);
+    is_over = obey(control);
+    (void)pthread_mutex_unlock(&control->lock);
+    return is_over;
+}
+
 int sl_control_boundary(sl_control_t *control, const sl_control_step_t *step)
 {
     int is_over;
@@ -193,13 +218,7 @@ int sl_control_boundary(sl_control_t *control, const sl_control_step_t *step)
     }
     (void)pthread_mutex_lock(&control->lock);
     record(control, step);
-    if (control->n_taken != control->n_orders) {
-        take_orders(control);
-    } else if (control->is_due) {
-        take_statistics(control);
-    }
-    hold(control);
-    is_over = control->action == SL_CONTROL_ACTION_STOP;
+    is_over = obey(control);
     (void)pthread_mutex_unlock(&control->lock);
     return is_over;
 }

@@ -106,6 +106,61 @@ done
 if [ "$(hash_in resumed.log)" = "$(hash_in through.log)" ]; then ok; else
     bad 'a run that goes on after a signal: another state'
 fi
+# ---- a signal during an evaluation, which would take many hours ----
+# The run that goes on evaluates anew, here a part only, and says what a run
+# says that was not ended.
+losses_in() { grep 'validation loss' "$1"; }
+held_out='--set data.n_valid=100000000 --set train.eval_every=3'
+part='--steps 9 --set train.eval_batches=2'
+# shellcheck disable=SC2086
+"$sluice" train gpt.yaml --quiet $held_out $part --checkpoint best \
+    --checkpoint-best >evaluated.log 2>&1
+kept_in() { # DIRECTORY: the checkpoints, with what an evaluation has said
+    "$sluice" checkpoint list "$1" --json |
+        grep -e '"step"' -e validation_loss -e '"best"'
+}
+kept_in best >kept.log
+says kept.log '"best": true' 'the best is kept'
+if [ "$(losses_in evaluated.log | wc -l)" -eq 3 ]; then ok; else
+    bad 'three evaluations'
+fi
+# goes_on WHAT: what is left of both.log's or one.log's run is right
+goes_on() {
+    if [ "$(hash_in resumed.log)" = "$(hash_in evaluated.log)" ] &&
+        [ "$(losses_in resumed.log)" = "$(losses_in evaluated.log)" ]; then
+        ok
+    else
+        bad "$1: on after a signal in an evaluation: another state or loss"
+    fi
+}
+for best in '' --checkpoint-best; do
+    rm -rf m.jsonl checkpoints
+    # shellcheck disable=SC2086
+    "$sluice" train gpt.yaml --quiet --metrics m.jsonl --checkpoint checkpoints \
+        $held_out $best >one.log 2>&1 &
+    job=$!
+    until_true steps_done 3
+    kill -TERM $job
+    waits 60 130 'a signal in an evaluation'
+    says one.log '^sluice: interrupted after step 3; checkpoint written' \
+        'a signal in an evaluation'
+    # shellcheck disable=SC2086
+    "$sluice" train gpt.yaml --quiet --checkpoint checkpoints --resume auto \
+        $held_out $part $best >resumed.log 2>&1
+    goes_on "one process $best"
+    if [ -z "$best" ] || kept_in checkpoints | cmp -s - kept.log; then ok; else
+        bad 'on after a signal in an evaluation: other checkpoints'
+    fi
+done
+# shellcheck disable=SC2086
+"$sluice" eval gpt.yaml $held_out >one.log 2>&1 &
+job=$!
+until_true grep -q 'no --weights' one.log
+sleep 0.2
+kill -INT $job
+waits 60 130 'eval'
+says one.log '^sluice: interrupted; no result' 'eval'
+
 # the second one does not wait for the step, which takes many seconds
 rm -rf m.jsonl checkpoints
 "$sluice" train gpt.yaml --quiet --metrics m.jsonl --batch 256 \
@@ -181,6 +236,23 @@ for by in $launchers; do
     fi
     says both.log '  0      1  .*   1  .* / cpu:0' "$by: mapping"
 
+    # a step is one wait for all ranks, whatever they tell each other
+    SLUICE_LOG=debug
+    export SLUICE_LOG
+    n_waits='0'
+    for steps in 10 30; do
+        start $by --steps $steps
+        waits 120 0 "$by: $steps steps"
+        n_waits="$n_waits $(sed -n \
+            's/.*rank 0: \([0-9]*\) times it waited for all.*/\1/p' both.log)"
+    done
+    unset SLUICE_LOG
+    # shellcheck disable=SC2086
+    set -- $n_waits
+    if [ $# -eq 3 ] && [ $(($3 - $2)) -eq 20 ]; then ok; else
+        bad "$by: in 10 and in 30 steps it waited for all: $n_waits"
+    fi
+
     # a rank that dies
     start $by --steps 1000000
     until_true steps_done 5
@@ -218,6 +290,25 @@ for by in $launchers; do
     waits 120 0 "$by: on after a signal"
     if [ "$(hash_in both.log)" = "$(hash_in through.log)" ]; then ok; else
         bad "$by: on after a signal: another state"
+    fi
+
+    # in an evaluation: all leave it before the same batch
+    rm -rf checkpoints
+    # shellcheck disable=SC2086
+    start $by --checkpoint checkpoints --checkpoint-best $held_out
+    until_true steps_done 3
+    kill -USR1 "$(pid_of 1)"
+    waits 60 130 "$by: a signal in an evaluation"
+    says both.log '^sluice: interrupted after step 3; checkpoint written' \
+        "$by: a signal in an evaluation"
+    # shellcheck disable=SC2086
+    start $by --checkpoint checkpoints --checkpoint-best --resume auto \
+        $held_out $part
+    waits 120 0 "$by: on after a signal in an evaluation"
+    cp both.log resumed.log
+    goes_on "$by"
+    if kept_in checkpoints | cmp -s - kept.log; then ok; else
+        bad "$by: on after a signal in an evaluation: other checkpoints"
     fi
 
     # a signal to one rank while the other one may not go on: it may, to end

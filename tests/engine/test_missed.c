@@ -19,7 +19,8 @@ enum {
 
 typedef enum cut_kind {
     CUT_BEFORE, /* its part is not given */
-    CUT_AFTER   /* it is, and rank 2 has the sum */
+    CUT_AFTER,  /* it is, and rank 2 has the sum */
+    CUT_NOT     /* it has the sum, and is slow to go on */
 } cut_kind_t;
 
 static cut_kind_t kind;
@@ -34,11 +35,20 @@ sl_status_t __wrap_sl_world_sum(sl_world_t *world, double *values, size_t n)
     const struct timespec pause = {.tv_nsec = 1000000};
     const int is_cut = n >= LEAST_AGREEMENT && atomic_load(&is_armed);
     sl_status_t status;
+    int i;
 
     if (!is_cut || sl_world_rank(world) != VICTIM) {
         status = __real_sl_world_sum(world, values, n);
         if (is_cut && sl_world_rank(world) == 2 && status == SL_OK) {
             atomic_store(&has_been_told, 1);
+        }
+        return status;
+    }
+    if (kind == CUT_NOT) {
+        status = __real_sl_world_sum(world, values, n);
+        atomic_store(&is_armed, 0);
+        for (i = 0; i < 100; i++) {
+            (void)nanosleep(&pause, NULL);
         }
         return status;
     }
@@ -79,6 +89,34 @@ static sl_status_t step(bed_member_t *member, int i)
         member->result.norms[i] = report.gradient_norm;
     }
     return status;
+}
+
+/* The others have ended the step, and one of them fails in the next: the slow
+ * one ends its step all the same, and then fails as they do. */
+static void train_with_a_slow_rank(bed_member_t *member)
+{
+    const int failing = *(const int *)member->bed->args;
+    const sl_batch_t empty = {0};
+    sl_step_report_t report;
+
+    if (!member_create(member) ||
+        !MEMBER_CHECK(member, step(member, 0) == SL_OK)) {
+        return;
+    }
+    (void)pthread_barrier_wait(&armed);
+    if (member->rank == VICTIM) {
+        atomic_store(&is_armed, 1);
+    }
+    (void)pthread_barrier_wait(&armed);
+    (void)MEMBER_CHECK(member, step(member, CUT_STEP) == SL_OK);
+    (void)MEMBER_CHECK(member, sl_engine_step(member->engine,
+                                              member->rank == failing
+                                                  ? &empty
+                                                  : &member->bed->batches[2],
+                                              &report) == SL_ERR_INVALID_ARG);
+    (void)MEMBER_CHECK(member, step(member, 2) == SL_OK);
+    (void)MEMBER_OK(member,
+                    sl_engine_state_hash(member->engine, &member->result.hash));
 }
 
 static void train_with_a_cut(bed_member_t *member)
@@ -171,9 +209,37 @@ static void after_it_nobody_goes_on(void **state)
     sl_model_destroy(run.model);
 }
 
+static void a_failure_waits_for_who_is_slow_to_end_the_step(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = mlp_run();
+    fixture_result_t want;
+    int r, failing;
+
+    (void)state;
+    kind = CUT_NOT;
+    run.n_stages = 1;
+    want = fixture_train(&run);
+    run.n_stages = N_RANKS;
+    (void)pthread_barrier_init(&armed, NULL, N_RANKS);
+    for (failing = 0; failing < N_RANKS; failing++) {
+        ranks_run(&bed, &run, N_RANKS, N_STEPS, train_with_a_slow_rank,
+                  &failing);
+        (void)sl_test_log_take();
+        for (r = 0; r < N_RANKS; r++) {
+            assert_true(bed.members[r].result.hash == want.hash);
+            assert_memory_equal(bed.members[r].result.losses, want.losses,
+                                sizeof(want.losses));
+        }
+    }
+    (void)pthread_barrier_destroy(&armed);
+    sl_model_destroy(run.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        sl_unit_test(a_failure_waits_for_who_is_slow_to_end_the_step),
         sl_unit_test(before_it_all_take_the_step_again),
         sl_unit_test(after_it_nobody_goes_on),
     };

@@ -119,6 +119,17 @@ static void micro_batch_counts_around_the_stages(void **state)
 
 /* ---- signals, state, plan ---- */
 
+/* An evaluation tells what the next step will tell too. */
+static void evaluate_signalled(bed_member_t *member, unsigned flags)
+{
+    sl_eval_sums_t sums = {0};
+
+    (void)MEMBER_OK(
+        member,
+        sl_engine_evaluate(member->engine, &member->bed->batches[0], &sums));
+    (void)MEMBER_CHECK(member, sums.flags == flags);
+}
+
 static void body_signal(bed_member_t *member)
 {
     sl_step_report_t report;
@@ -130,12 +141,15 @@ static void body_signal(bed_member_t *member)
     for (step = 0; step < 3; step++) {
         if (step == 1) {
             sl_engine_signal(member->engine, 1u << member->rank);
+            evaluate_signalled(member, 7u);
+            evaluate_signalled(member, 7u);
         }
         (void)MEMBER_OK(
             member,
             sl_engine_step(member->engine, &member->bed->batches[0], &report));
         (void)MEMBER_CHECK(member, report.flags == (step == 1 ? 7u : 0u));
     }
+    evaluate_signalled(member, 0u);
 }
 
 static void signals_reach_all_ranks(void **state)
@@ -147,6 +161,64 @@ static void signals_reach_all_ranks(void **state)
     (void)state;
     run.model = fixture_mlp();
     ranks_run(&bed, &run, 3, 1, body_signal, NULL);
+    sl_model_destroy(run.model);
+}
+
+/* What is given to a step is added up in it, when it succeeds; and a step, with
+ * what is given, as an evaluation, is one wait for all ranks. */
+static void body_sums(bed_member_t *member)
+{
+    const sl_batch_t *batch = &member->bed->batches[0];
+    const sl_batch_t empty = {0};
+    const double mine[2] = {1.0 + member->rank, member->rank == 1 ? 0.1 : 0.0};
+    sl_step_report_t report = {0};
+    sl_eval_sums_t sums = {0};
+    uint64_t before;
+    int step;
+
+    if (!member_create(member)) {
+        return;
+    }
+    for (step = 0; step < 4; step++) {
+        const int is_given = step != 1;
+
+        before = sl_world_n_waits(member->world);
+        if (is_given) {
+            (void)MEMBER_OK(member,
+                            sl_engine_sum_with_step(member->engine, mine,
+                                                    step == 3 ? 1 : 2));
+        }
+        if (step == 2) {
+            (void)MEMBER_OK(member,
+                            sl_engine_evaluate(member->engine, batch, &sums));
+            (void)MEMBER_CHECK(
+                member, sl_engine_step(member->engine, &empty, &report) < 0);
+            before = sl_world_n_waits(member->world);
+        }
+        (void)MEMBER_OK(member, sl_engine_step(member->engine, batch, &report));
+        (void)MEMBER_CHECK(member,
+                           sl_world_n_waits(member->world) == before + 1);
+        (void)MEMBER_CHECK(member, report.n_sums == (!is_given   ? 0u
+                                                     : step == 3 ? 1u
+                                                                 : 2u));
+        (void)MEMBER_CHECK(member, !is_given || report.sums[0] == 6.0);
+        (void)MEMBER_CHECK(member, report.n_sums < 2 || report.sums[1] == 0.1);
+    }
+    before = sl_world_n_waits(member->world);
+    (void)MEMBER_OK(member, sl_engine_evaluate(member->engine, batch, &sums));
+    (void)MEMBER_CHECK(member, sl_world_n_waits(member->world) == before + 1);
+}
+
+static void a_step_is_one_sum_with_what_is_given_to_it(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 3};
+
+    (void)state;
+    run.model = fixture_gpt();
+    ranks_run(&bed, &run, 3, 1, body_sums, NULL);
+    (void)sl_test_log_take();
     sl_model_destroy(run.model);
 }
 
@@ -349,6 +421,7 @@ int main(void)
         sl_unit_test(unet_is_one_process),
         sl_unit_test(micro_batch_counts_around_the_stages),
         sl_unit_test(signals_reach_all_ranks),
+        sl_unit_test(a_step_is_one_sum_with_what_is_given_to_it),
         sl_unit_test(state_goes_in_and_out_on_all_ranks),
         sl_unit_test(the_memory_plan_is_of_all_ranks),
         sl_unit_test(edges_are_counted),

@@ -641,6 +641,76 @@ static void a_wish_reaches_ranks_that_wait(void **state)
     }
 }
 
+static int is_failing(sl_world_t *world)
+{
+    int n;
+
+    for (n = 0; n < 2000 && !sl_world_has_failed(world); n++) {
+        bed_sleep_us(5000);
+    }
+    return sl_world_has_failed(world);
+}
+
+/* All but the last rank have settled, then rank `*args` fails. */
+static void do_settle(sl_world_t *world, const void *args)
+{
+    const int rank = sl_world_rank(world), size = sl_world_size(world);
+    const int failing = *(const int *)args;
+    int round;
+
+    for (round = 0; round < 3; round++) {
+        do_one_sum(world, NULL);
+        sl_world_settle(world);
+        do_one_sum(world, NULL);
+        if (rank == size - 1) {
+            bed_sleep_us(30000);
+            (void)BED_CHECK(!sl_world_has_failed(world));
+        }
+        sl_world_settle(world);
+        if (rank == failing) {
+            sl_world_abort(world, SL_ERR_IO, "after what it has ended");
+        }
+        (void)BED_CHECK(is_failing(world));
+        (void)BED_CHECK(sl_world_recover(world) == SL_OK);
+    }
+    do_one_sum(world, NULL);
+}
+
+static void a_failure_waits_until_all_have_settled(void **state)
+{
+    const sl_world_params_t params = quick_params();
+    int n, failing;
+
+    (void)state;
+    sl_world_settle(NULL);
+    for (n = 2; n <= 7; n++) {
+        for (failing = 0; failing < n - 1; failing++) {
+            run_ranks(n, &params, do_settle, &failing);
+        }
+    }
+}
+
+/* One that leaves holds nothing back. */
+static void do_settle_and_leave(sl_world_t *world, const void *args)
+{
+    (void)args;
+    do_one_sum(world, NULL);
+    if (sl_world_rank(world) == 0) {
+        sl_world_settle(world);
+        sl_world_abort(world, SL_ERR_IO, "on its way out");
+        return;
+    }
+    (void)BED_CHECK(is_failing(world));
+}
+
+static void one_that_leaves_does_not_wait_until_all_have_settled(void **state)
+{
+    const sl_world_params_t params = quick_params();
+
+    (void)state;
+    run_ranks(3, &params, do_settle_and_leave, NULL);
+}
+
 static void do_hang_early(sl_world_t *world, const void *args)
 {
     double value = 0.0;
@@ -688,6 +758,8 @@ int main(void)
         sl_unit_test(a_rank_that_does_not_answer_is_named),
         sl_unit_test(one_that_leaves_a_failed_job_is_not_waited_for),
         sl_unit_test(a_wish_reaches_ranks_that_wait),
+        sl_unit_test(a_failure_waits_until_all_have_settled),
+        sl_unit_test(one_that_leaves_does_not_wait_until_all_have_settled),
         sl_unit_test(the_time_until_a_rank_is_hung_can_be_changed),
     };
 

@@ -97,6 +97,42 @@ static void a_suspension_lets_memory_go_first(void **state)
     bed_close(&bed);
 }
 
+static void *pause_once(void *arg)
+{
+    walker_t *walker = arg;
+
+    atomic_store(&walker->result, sl_control_pause(walker->bed->control));
+    atomic_store(&walker->n_done, 1);
+    return NULL;
+}
+
+static void orders_are_taken_where_no_minibatch_ends(void **state)
+{
+    const uint64_t limit = UINT64_C(4) << 20;
+    control_bed_t bed;
+    walker_t walker;
+
+    (void)state;
+    bed_init(&bed, "cpu:1");
+    bed_open(&bed);
+    assert_int_equal(sl_control_pause(NULL), 0);
+    assert_int_equal(sl_control_pause(bed.control), 0);
+    bed_write_order(&bed, 1, 0.0, 0, limit);
+    bed_wait_for(bed_status(&bed).accepted_sequence == 1);
+    start(&walker, &bed, pause_once);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 0.0));
+    bed_wait_for(bed_status(&bed).devices[0].limit_bytes == limit);
+    assert_int_equal(atomic_load(&walker.n_done), 0);
+    bed_write_order(&bed, 2, 50.0, 0, 0);
+    assert_int_equal(pthread_join(walker.thread, NULL), 0);
+    assert_int_equal(atomic_load(&walker.result), 0);
+    assert_int_equal(bed_status(&bed).step, 0);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":3,\"action\":\"stop\"}");
+    bed_wait_for(bed_status(&bed).accepted_sequence == 3);
+    assert_int_equal(sl_control_pause(bed.control), 1);
+    bed_close(&bed);
+}
+
 static void an_interrupt_ends_a_suspension(void **state)
 {
     control_bed_t bed;
@@ -321,6 +357,7 @@ int main(void)
         sl_unit_test(a_suspended_job_holds_and_gives_memory_back),
         sl_unit_test(a_suspended_guest_comes_back_when_the_coordinator_dies),
         sl_unit_test(a_suspension_lets_memory_go_first),
+        sl_unit_test(orders_are_taken_where_no_minibatch_ends),
         sl_unit_test(an_interrupt_ends_a_suspension),
         sl_unit_test(closing_ends_a_suspension),
         sl_unit_test(an_order_can_stop_a_job),
