@@ -6,11 +6,18 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 void sl_abort_init(sl_abort_t *abort)
 {
+    pthread_condattr_t attr;
+
     memset(abort, 0, sizeof(*abort));
     (void)pthread_mutex_init(&abort->lock, NULL);
-    (void)pthread_cond_init(&abort->changed, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&abort->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
     atomic_init(&abort->is_set, 0);
 }
 
@@ -67,16 +74,10 @@ int sl_abort_is_remote(sl_abort_t *abort)
 
 int sl_abort_await(sl_abort_t *abort, int ms)
 {
-    struct timespec until;
+    const struct timespec until =
+        sl_clock_deadline((uint64_t)ms * UINT64_C(1000000));
     int is_over = 0;
 
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
     (void)pthread_mutex_lock(&abort->lock);
     while (!sl_abort_is_set(abort) && !is_over) {
         is_over =

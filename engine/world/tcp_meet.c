@@ -256,15 +256,16 @@ static sl_status_t accept_one(meeting_t *meeting, hello_t *hello)
 
     for (;;) {
         struct pollfd listener = {.fd = meeting->listener, .events = POLLIN};
+        const int n = poll(&listener, 1, ms_left(meeting));
         int fd;
 
-        if (poll(&listener, 1, ms_left(meeting)) == 0 ||
-            ms_left(meeting) == 0) {
+        if (n == 0 || ms_left(meeting) == 0) {
             SL_FAIL(status, SL_ERR_COMM, out,
                     "rank %d of %d: some of the others have not come in time",
                     meeting->place->rank, meeting->place->size);
         }
-        fd = accept(meeting->listener, NULL, NULL);
+        /* after a signal there may be nobody */
+        fd = n > 0 ? accept(meeting->listener, NULL, NULL) : -1;
         if (fd < 0) {
             continue;
         }

@@ -28,3 +28,16 @@ passes() {
         bad "sluice $* should print '$text'"
     fi
 }
+
+# until_true COMMAND...: within two minutes, else the test ends here
+until_true() {
+    n_tries=0
+    until "$@" >/dev/null 2>&1; do
+        n_tries=$((n_tries + 1))
+        if [ $n_tries -ge 1200 ]; then
+            bad "never: $*"
+            exit 1
+        fi
+        sleep 0.1
+    done
+}

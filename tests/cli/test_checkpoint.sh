@@ -167,11 +167,11 @@ fi
 
 # ---- a signal: the state is saved before the end ----
 for signal in INT TERM; do
-    rm -rf c
+    rm -rf c m.jsonl
     "$sluice" train gpt.yaml --quiet --checkpoint c --steps 10000000 \
-        >out 2>err &
+        --metrics m.jsonl >out 2>err &
     pid=$!
-    sleep 1
+    until_true test -s m.jsonl
     kill -$signal $pid
     wait $pid
     status=$?

@@ -96,12 +96,12 @@ train: {batch: 4, micro_batches: 2, steps: 3}
 devices: {threads: 1}
 YAML
 
-# until_true COMMAND...: within 20 seconds, else the test ends here
+# until_true COMMAND...: within a minute, else the test ends here
 until_true() {
     n=0
     until "$@" >/dev/null 2>&1; do
         n=$((n + 1))
-        if [ $n -ge 200 ]; then
+        if [ $n -ge 600 ]; then
             bad "never: $*"
             kill -KILL $launch
             exit 1

@@ -79,13 +79,9 @@ check "their places" grep -q '^replica 1: stage 0 .*/1/cpu:0' out
 # one rank is asked to end: all end after the same step
 launch 3 sh -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
     "$sluice" train gpt.yaml --quiet --steps 1000000 --set train.eval_every=0 \
-    >out 2>err &
+    --metrics m.jsonl >out 2>err &
 launcher=$!
-for _ in $(seq 100); do
-    [ -s pid.1 ] && break
-    sleep 0.1
-done
-sleep 3
+until_true test -s m.jsonl
 kill -TERM "$(cat pid.1)"
 wait $launcher
 status=$?
@@ -95,16 +91,14 @@ check "its hash" test "$(grep -c state-hash out)" -eq 1
 # one rank is asked to end before the job is let in: all end
 "$sluice" coordinator >coordinator.log 2>&1 &
 coordinator=$!
-sleep 0.5
+until_true grep -q 'coordinator of' coordinator.log # it has the lease
 kill -STOP $coordinator
 launch 2 sh -c 'echo $$ >let.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
     "$sluice" train gpt.yaml --quiet --steps 1000000 --job-name let \
     --set train.eval_every=0 >out 2>err &
 launcher=$!
-for _ in $(seq 200); do
-    [ -n "$(find run -path '*let.1*' 2>/dev/null)" ] && break
-    sleep 0.05
-done
+is_there() { [ -n "$(find run -path '*let.1*' 2>/dev/null)" ]; }
+until_true is_there
 sleep 0.2
 begin=$(date +%s)
 kill -TERM "$(cat let.1)"

@@ -149,9 +149,9 @@ fi
 
 # ---- Ctrl-C ends after the step, cleanly ----
 "$sluice" train gpt.yaml --steps 1000000 --quiet --save int.safetensors \
-    >out 2>err &
+    --metrics int.jsonl >out 2>err &
 pid=$!
-sleep 1
+until_true test -s int.jsonl
 kill -INT $pid
 wait $pid
 status=$?

@@ -139,15 +139,25 @@ void check_chaos(const bed_plan_t *plan, const bed_rank_t *ranks)
 }
 
 static atomic_int has_hung;
+static _Atomic(sl_abort_t *) other; /* rank 0's */
 
+/* Until rank 0 has given rank 1 up. */
 static void hang(struct bed_rank *rank, int round, int is_middle)
 {
-    const struct timespec pause = {.tv_sec = 2, .tv_nsec = 500000000};
+    const struct timespec pause = {.tv_nsec = 10000000};
+    int n;
 
+    if (rank->rank == 0 && !is_middle) {
+        atomic_store(&other, &rank->abort);
+    }
     if (rank->rank == 1 && round == 0 && is_middle &&
         !atomic_exchange(&has_hung, 1)) {
         sl_world_hook_stall(rank->world, 1);
-        (void)nanosleep(&pause, NULL);
+        for (n = 0; n < 6000 && (atomic_load(&other) == NULL ||
+                                 !sl_abort_is_set(atomic_load(&other)));
+             n++) {
+            (void)nanosleep(&pause, NULL);
+        }
         sl_world_hook_stall(rank->world, 0);
     }
 }
@@ -156,10 +166,12 @@ static void hang(struct bed_rank *rank, int round, int is_middle)
 static void set_hang(bed_plan_t *plan)
 {
     atomic_store(&has_hung, 0);
+    atomic_store(&other, NULL);
     plan->n_rounds = 1;
     plan->hook = hang;
     plan->expects_failure = 1;
-    plan->dead_ns = 1000000000;
+    /* the others' threads, too, may stand still for a while */
+    plan->dead_ns = UINT64_C(3000000000);
 }
 
 static void check_hang(const bed_plan_t *plan, const bed_rank_t *ranks)

@@ -128,8 +128,6 @@ static void train_with_a_cut(bed_member_t *member)
         !MEMBER_CHECK(member, step(member, 0) == SL_OK)) {
         return;
     }
-    /* how long one that leaves a failed job waits for the others */
-    sl_world_dead_after(member->world, 1000000000);
     (void)pthread_barrier_wait(&armed);
     if (member->rank == VICTIM) {
         atomic_store(&has_been_told, 0);
@@ -145,6 +143,8 @@ static void train_with_a_cut(bed_member_t *member)
             member, sl_engine_state_hash(member->engine, &member->result.hash));
         return;
     }
+    /* how long one that leaves a failed job waits for the others */
+    sl_world_dead_after(member->world, 1000000000);
     record->second = step(member, 2);
     record->third = step(member, 2);
     record->n_steps = sl_engine_n_steps(member->engine);

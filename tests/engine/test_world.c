@@ -479,11 +479,29 @@ static void after_any_abort_all_works_again(void **state)
 
 /* ---- the hung ---- */
 
+/* The others' threads, too, may stand still for a while on a busy machine. */
+#define DEAD_NS UINT64_C(3000000000)
+
+static atomic_int n_heard; /* ranks that know of the hung one */
+
+/* Hang until the others have given this rank up. */
+static void hang(sl_world_t *world)
+{
+    int n;
+
+    sl_world_hook_stall(world, 1);
+    for (n = 0; n < 6000 && atomic_load(&n_heard) < 2; n++) {
+        bed_sleep_us(10000);
+    }
+    (void)BED_CHECK(atomic_load(&n_heard) == 2);
+    sl_world_hook_stall(world, 0);
+}
+
 static void do_slow(sl_world_t *world, const void *args)
 {
     (void)args;
     if (sl_world_rank(world) == 1) {
-        bed_sleep_us(1500000);
+        bed_sleep_us(DEAD_NS / 1000 * 5 / 4);
     }
     do_one_sum(world, NULL);
 }
@@ -493,7 +511,7 @@ static void a_slow_rank_is_waited_for(void **state)
     sl_world_params_t params = quick_params();
 
     (void)state;
-    params.dead_ns = 800000000;
+    params.dead_ns = DEAD_NS;
     run_ranks(3, &params, do_slow, NULL);
 }
 
@@ -509,11 +527,10 @@ static void do_hang(sl_world_t *world, const void *args)
     bed_open(&bed, 1);
     (void)BED_CHECK(bed_traffic(&bed, 0));
     if (rank == hung) {
-        sl_world_hook_stall(world, 1);
-        bed_sleep_us(2500000);
-        sl_world_hook_stall(world, 0);
+        hang(world);
     }
     (void)BED_CHECK(!bed_traffic(&bed, 1));
+    (void)atomic_fetch_add(&n_heard, 1);
     (void)pthread_mutex_lock(&bed.lock);
     (void)BED_CHECK(bed.n_aborts == 1);
     (void)BED_CHECK(bed.status == SL_ERR_COMM);
@@ -532,10 +549,11 @@ static void a_rank_that_does_not_answer_is_named(void **state)
     int hung;
 
     (void)state;
-    params.dead_ns = 1000000000;
+    params.dead_ns = DEAD_NS;
     for (hung = 0; hung < 3; hung++) {
         const char *log;
 
+        atomic_store(&n_heard, 0);
         run_ranks(3, &params, do_hang, &hung);
         log = sl_test_log_take();
         sl_assert_contains(log, "has not answered for");
@@ -716,15 +734,17 @@ static void do_hang_early(sl_world_t *world, const void *args)
     double value = 0.0;
 
     (void)args;
-    sl_world_dead_after(world, 600000000);
+    sl_world_dead_after(world, DEAD_NS);
     do_one_sum(world, NULL);
     if (sl_world_rank(world) == 1) {
-        bed_sleep_us(1500000); /* slow is not hung */
-        sl_world_hook_stall(world, 1);
-        bed_sleep_us(4000000);
-        sl_world_hook_stall(world, 0);
+        bed_sleep_us(DEAD_NS / 1000 * 5 / 4); /* slow is not hung */
+    }
+    do_one_sum(world, NULL);
+    if (sl_world_rank(world) == 1) {
+        hang(world);
     }
     (void)BED_CHECK(sl_world_sum(world, &value, 1) == SL_ERR_CANCELED);
+    (void)atomic_fetch_add(&n_heard, 1);
     (void)BED_CHECK(sl_world_recover(world) == SL_ERR_COMM);
 }
 
@@ -734,7 +754,9 @@ static void the_time_until_a_rank_is_hung_can_be_changed(void **state)
 
     (void)state;
     sl_world_dead_after(NULL, 1);
+    atomic_store(&n_heard, 0);
     sl_world_params_default(&params);
+    params.heartbeat_ns = DEAD_NS / 2; /* too seldom for it */
     run_ranks(3, &params, do_hang_early, NULL);
     sl_assert_contains(sl_test_log_take(), "has not answered for");
 }

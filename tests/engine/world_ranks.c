@@ -123,7 +123,9 @@ int main(int argc, char **argv)
 
     sl_world_params_default(&params);
     params.heartbeat_ns = 100000000;
-    params.dead_ns = 3000000000;
+    if (strcmp(mode, "kill") == 0 || strcmp(mode, "stop") == 0) {
+        params.dead_ns = 5000000000;
+    }
     if (strcmp(mode, "all") == 0) {
         sl_world_hook_piece_bytes(1000);
     }

@@ -303,16 +303,21 @@ static void the_first_call_does_not_count(void **state)
 {
     sl_device_set_t *set = make_device((size_t)64 << 20);
     sl_part_costs_t costs;
+    double forward_us;
+    int tries = 0;
 
     (void)state;
-    n_slow_calls = 1;
     fails_at = 0;
-    sl_assert_ok(measure_odd(&set->devices[0], &costs));
-    assert_int_equal(n_slow_calls, 0);
-    assert_true(costs.layers[0].forward_us > 0.0);
-    assert_true(costs.layers[0].forward_us < SLOW_NS * 1e-3);
-    assert_true(costs.layers[0].backward_us == 0.0); /* it has none */
-    sl_part_costs_cleanup(&costs);
+    do { /* again when something else made the other calls as slow */
+        assert_true(tries++ < 20);
+        n_slow_calls = 1;
+        sl_assert_ok(measure_odd(&set->devices[0], &costs));
+        assert_int_equal(n_slow_calls, 0);
+        forward_us = costs.layers[0].forward_us;
+        assert_true(forward_us > 0.0);
+        assert_true(costs.layers[0].backward_us == 0.0); /* it has none */
+        sl_part_costs_cleanup(&costs);
+    } while (forward_us >= SLOW_NS * 1e-3);
     n_slow_calls = 3; /* all: nothing faster is made up */
     sl_assert_ok(measure_odd(&set->devices[0], &costs));
     assert_true(costs.layers[0].forward_us >= SLOW_NS * 1e-3);
