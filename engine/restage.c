@@ -397,6 +397,20 @@ out:
     return why;
 }
 
+/* The new channels are `from`'s soon: over its transport, and a rank that has
+ * ended may send while this one has not. Lent, until the end. */
+static void lend_transport(const sl_carriage_t *carriage)
+{
+    sl_engine_t *from = carriage->from, *to = carriage->to;
+    int c;
+
+    to->transport = from->transport;
+    to->nccl = from->nccl;
+    for (c = 0; c < to->n_channels; c++) {
+        to->channels[c].abort = &from->abort;
+    }
+}
+
 static sl_status_t exchange(sl_carriage_t *carriage)
 {
     sl_mover_t *mover = carriage->mover;
@@ -409,6 +423,7 @@ static sl_status_t exchange(sl_carriage_t *carriage)
     release_stages(carriage->from);
     status = sl_mover_agree(mover, alloc_stages(carriage->to));
     if (status >= 0) {
+        lend_transport(carriage);
         status = sl_mover_agree(mover, sl_edges_reserve(carriage->to));
     }
     if (status < 0) {
@@ -442,6 +457,7 @@ sl_status_t sl_restage(sl_mover_t *mover, sl_engine_t *next)
                                   mover->first_param[mover->model->n_layers]};
     const sl_status_t status = exchange(&carriage);
 
+    next->nccl = NULL;
     cleanup(&carriage);
     return status;
 }

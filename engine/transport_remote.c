@@ -36,12 +36,16 @@ const char *sl_transport_name(sl_transport_t transport)
 
 /* ---- events ---- */
 
-void sl_remote_advance(sl_channel_t *channel, uint64_t n)
+void sl_remote_advance(sl_channel_t *channel)
 {
+    struct sl_remote *remote = channel->remote;
     sl_abort_t *abort = channel->abort;
 
     (void)pthread_mutex_lock(&abort->lock);
-    channel->remote->n_events += n;
+    if (remote->log != NULL) {
+        remote->log[remote->n_events % SL_TRANSFER_LOG].end_ns = sl_clock_ns();
+    }
+    remote->n_events++;
     (void)pthread_cond_broadcast(&abort->changed);
     (void)pthread_mutex_unlock(&abort->lock);
 }

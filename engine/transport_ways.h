@@ -58,7 +58,7 @@ struct sl_remote {
     void *own;          /* the way's */
     size_t max_bytes;
     /** Sender: of message i at i % SL_TRANSFER_LOG; owned. Begun by the device,
-     *  ended by the communication thread; NULL: dry. */
+     *  ended by who counts it in n_events; NULL: dry. */
     sl_interval_t *log;
     uint64_t n_events;        /* left or arrived; guarded likewise */
     uint64_t n_used;          /* sent or received by the executor */
@@ -74,8 +74,8 @@ size_t sl_remote_slot(const sl_channel_t *channel, uint64_t number);
 sl_status_t sl_remote_make_blocks(sl_channel_t *channel);
 /** A port for the tensors themselves. */
 sl_status_t sl_remote_open_port(sl_channel_t *channel);
-/** n more messages of this channel have left, or arrived. */
-void sl_remote_advance(sl_channel_t *channel, uint64_t n);
+/** One more message of this channel has left, or arrived. */
+void sl_remote_advance(sl_channel_t *channel);
 /** An op that lets `data` leave through the port when all before have run. */
 sl_status_t sl_remote_submit_leave(const sl_channel_t *channel,
                                    sl_op_manager_t *ops, const void *data,

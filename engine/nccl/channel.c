@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/nccl/nccl_internal.h"
 
 /* ---- headers, on the communication thread ---- */
@@ -193,6 +194,8 @@ static sl_status_t op_ready(const void *args, void *stream)
     sl_nccl_end_t *end = sl_nccl_end(channel);
 
     (void)stream;
+    channel->remote->log[message->number % SL_TRANSFER_LOG].start_ns =
+        sl_clock_ns();
     (void)pthread_mutex_lock(&channel->nccl->lock);
     message->next = NULL;
     *end->sent_end = message;

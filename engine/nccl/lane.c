@@ -176,7 +176,7 @@ static void on_end(void *arg)
     int i;
 
     for (i = 0; i < group->n; i++) {
-        sl_remote_advance(group->items[i].channel, 1);
+        sl_remote_advance(group->items[i].channel);
     }
     free(group);
     (void)pthread_mutex_lock(&nccl->lock);

@@ -111,9 +111,15 @@ if(SL_CUDA STREQUAL "STANDIN")
     endforeach()
     set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
         SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
+    # All that have devices. Not here, as there is none in them: checkpoint_fuzz
+    # safetensors report (files and text), schedule cluster simulate
+    # simulate_brute simulate_search rebalance (plans, and policies in simulated
+    # pipelines; cuda.cli_rebalance moves layers of a job), world world_* (bytes
+    # of the host), optimizer (kernels; cuda.optimizer has those of CUDA).
     foreach(name engine exact replicas replica_failures ranks rank_failures
-        moving_ranks memory_plan
-        repartition fit limits oom checkpoint checkpoint_ranks)
+        moving_ranks moving_replicas missed overlap memory_plan repartition fit
+        fit_ranks limits oom checkpoint checkpoint_files checkpoint_oom
+        checkpoint_ranks)
         add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
         set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
             TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment}")
@@ -136,7 +142,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
     foreach(transport staged nccl)
-        foreach(name ranks rank_failures moving_ranks)
+        foreach(name ranks rank_failures moving_ranks moving_replicas missed
+            overlap fit_ranks checkpoint_ranks)
             add_test(NAME cuda.engine_${name}_${transport}
                 COMMAND test_engine_${name})
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES

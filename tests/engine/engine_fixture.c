@@ -88,7 +88,7 @@ const char *fixture_spec(const sl_model_t *model, int n)
     return spec;
 }
 
-static sl_model_t *target(sl_model_t *model)
+sl_model_t *fixture_target(sl_model_t *model)
 {
     if (fixture_is_cuda()) {
         sl_assert_ok(
@@ -131,7 +131,7 @@ sl_model_t *fixture_gpt(void)
 
     sl_assert_ok(sl_model_build("gpt", attrs, sizeof(attrs) / sizeof(*attrs),
                                 &desc, &desc, &model));
-    return target(model);
+    return fixture_target(model);
 }
 
 static int add_conv_bn(sl_model_t *model, const char *name, int input, int skip,
@@ -162,7 +162,7 @@ sl_model_t *fixture_resnet(void)
     x = add(model, "global_avg_pool", "pool", x, NONE, NULL, 0);
     x = add(model, "linear", "fc", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return target(model);
+    return fixture_target(model);
 }
 
 sl_model_t *fixture_unet(void)
@@ -186,7 +186,7 @@ sl_model_t *fixture_unet(void)
     x = add(model, "dropout", "drop", x, NONE, ATTRS(N("p", 0.1)));
     x = add(model, "linear", "fc", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return target(model);
+    return fixture_target(model);
 }
 
 sl_model_t *fixture_mlp(void)
@@ -199,7 +199,7 @@ sl_model_t *fixture_mlp(void)
     x = add(model, "gelu", "gelu", x, NONE, NULL, 0);
     x = add(model, "linear", "fc2", x, NONE, ATTRS(N("out", CLASSES)));
     add_loss(model, x);
-    return target(model);
+    return fixture_target(model);
 }
 
 void fixture_cuts(const sl_model_t *model, int n_stages, uint64_t seed,

@@ -20,6 +20,9 @@ enum {
  * devices of a run are of its model's kind.
  */
 int fixture_is_cuda(void);
+/** A model of the test's own, which it has built, made for these devices.
+ *  @return the model */
+sl_model_t *fixture_target(sl_model_t *model);
 /** N devices for the model; borrowed until the next call. */
 const char *fixture_spec(const sl_model_t *model, int n);
 

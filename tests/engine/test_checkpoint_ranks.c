@@ -25,7 +25,8 @@ typedef struct task {
     int saves;
     int moves; /* layers, between the saves */
     int is_required;
-    sl_status_t want; /* of the save */
+    size_t limit_bytes; /* of a file, once all ranks can train; 0 = none */
+    sl_status_t want;   /* of the save */
 } task_t;
 
 static int resume_member(bed_member_t *member, const task_t *task)
@@ -65,6 +66,24 @@ static void move_layers(bed_member_t *member, int step)
     (void)MEMBER_OK(member, sl_engine_repartition(member->engine, cuts, NULL));
 }
 
+/* Files are limited for the whole process, and what ranks share before they
+ * train may be a larger one. */
+static int limit_files(bed_member_t *member, const task_t *task)
+{
+    struct rlimit limit;
+    double n = 1.0;
+
+    if (task->limit_bytes == 0) {
+        return 1;
+    }
+    if (!MEMBER_OK(member, sl_world_sum(member->world, &n, 1)) ||
+        !MEMBER_CHECK(member, getrlimit(RLIMIT_FSIZE, &limit) == 0)) {
+        return 0;
+    }
+    limit.rlim_cur = task->limit_bytes;
+    return MEMBER_CHECK(member, setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
 static void body(bed_member_t *member)
 {
     const task_t *task = member->bed->args;
@@ -74,7 +93,8 @@ static void body(bed_member_t *member)
     int i;
 
     if (!member_create(member) ||
-        (task->first > 0 && !resume_member(member, task))) {
+        (task->first > 0 && !resume_member(member, task)) ||
+        !limit_files(member, task)) {
         return;
     }
     if (task->saves) {
@@ -251,7 +271,7 @@ static void test_one_rank_cannot_write(void **state)
     const shape_t shape = {1, 3, 3, 1, 0};
     task_t task = {.last = HALF, .saves = 1, .is_required = 1};
     fixture_run_t run = {.rows = 4, .n_micro = 2};
-    struct rlimit limit, before;
+    struct rlimit before;
     sl_checkpoint_info_t *infos = NULL;
     size_t n = 0;
 
@@ -262,9 +282,7 @@ static void test_one_rank_cannot_write(void **state)
     task.last = 1;
     run_task(&run, &shape, &task, 0);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    limit = before;
-    limit.rlim_cur = 26000;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    task.limit_bytes = 26000;
     task.first = 1;
     task.last = 2;
     task.want = SL_ERR_IO;

@@ -24,7 +24,7 @@ static sl_model_t *build(const char *type, const char *depth, double width)
     sl_model_t *model = NULL;
 
     sl_assert_ok(sl_model_build(type, attrs, 2, &data, &target, &model));
-    return model;
+    return fixture_target(model);
 }
 
 static sl_model_t *build_gpt(void)
@@ -39,7 +39,7 @@ static sl_model_t *build_gpt(void)
     sl_model_t *model = NULL;
 
     sl_assert_ok(sl_model_build("gpt", attrs, 5, &desc, &desc, &model));
-    return model;
+    return fixture_target(model);
 }
 
 static sl_part_problem_t analytic(const sl_engine_params_t *params,
@@ -136,11 +136,13 @@ static void the_estimate_of_a_gpt_is_near(void **state)
 
 static void the_estimate_of_a_resnet_is_near(void **state)
 {
+    const double most = fixture_is_cuda() ? 1.05 : 1.03;
+
     (void)state;
     check_estimates((fixture_run_t){.rows = 24,
                                     .n_micro = 6,
                                     .model = build("resnet", "18", 10)},
-                    0.97, 1.03, 0.005);
+                    0.97, most, 0.005);
 }
 
 /* Values that skip stages are lent longer than the estimate knows; and on CUDA

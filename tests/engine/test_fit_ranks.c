@@ -38,7 +38,7 @@ static sl_model_t *build_resnet(void)
     sl_model_t *model = NULL;
 
     sl_assert_ok(sl_model_build("resnet", attrs, 2, &data, &target, &model));
-    return model;
+    return fixture_target(model);
 }
 
 static sl_status_t find(const sl_engine_params_t *params, outcome_t *outcome)
