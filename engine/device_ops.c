@@ -50,27 +50,45 @@ void sl_device_section_end(sl_device_t *device)
     }
 }
 
-sl_status_t sl_device_copy_ticket(sl_device_t *device,
-                                  const sl_copy_args_t *args,
-                                  sl_op_span_t *span, uint64_t *ticket_p)
-{
-    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->copy,
-                        .name_id = sl_op_manager_name(device->ops, "copy"),
-                        .args = args,
-                        .args_bytes = sizeof(*args),
-                        .span = span};
-
-    return sl_device_is_dry(device)
-               ? SL_OK
-               : sl_op_manager_submit(device->ops, &op, ticket_p);
-}
-
 sl_status_t sl_device_copy(sl_device_t *device, void *dst, const void *src,
                            size_t bytes, sl_op_span_t *span)
 {
     const sl_copy_args_t args = {.dst = dst, .src = src, .bytes = bytes};
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->copy,
+                        .name_id = sl_op_manager_name(device->ops, "copy"),
+                        .args = &args,
+                        .args_bytes = sizeof(args),
+                        .span = span};
 
-    return sl_device_copy_ticket(device, &args, span, NULL);
+    return sl_device_submit(device, &op);
+}
+
+/* ---- loads ---- */
+
+int sl_device_has_loads(const sl_device_t *device)
+{
+    return sl_device_kernels(device->kind)->host_alloc != NULL;
+}
+
+uint64_t sl_device_after(const sl_device_t *device)
+{
+    return sl_device_is_dry(device) ? SL_OP_AFTER_NOTHING
+                                    : sl_op_manager_after(device->ops);
+}
+
+sl_status_t sl_device_load(sl_device_t *device, const sl_copy_args_t *args,
+                           uint64_t after, uint64_t *ticket_p)
+{
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->copy,
+                        .name_id = sl_op_manager_name(device->ops, "load"),
+                        .args = args,
+                        .args_bytes = sizeof(*args),
+                        .is_load = 1,
+                        .after = after};
+
+    return sl_device_is_dry(device)
+               ? SL_OK
+               : sl_op_manager_submit(device->ops, &op, ticket_p);
 }
 
 sl_status_t sl_device_sum(sl_device_t *device, const sl_sum_args_t *sum,

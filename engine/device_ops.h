@@ -84,11 +84,16 @@ void sl_device_section_end(sl_device_t *device);
 SL_NODISCARD sl_status_t sl_device_copy(sl_device_t *device, void *dst,
                                         const void *src, size_t bytes,
                                         sl_op_span_t *span);
-/** The same, and the op's ticket for sl_op_manager_wait(). */
-SL_NODISCARD sl_status_t sl_device_copy_ticket(sl_device_t *device,
-                                               const sl_copy_args_t *args,
-                                               sl_op_span_t *span,
-                                               uint64_t *ticket_p);
+/** Whether the device, or the one that a dry device stands for, copies from
+ *  the host beside its ops. */
+int sl_device_has_loads(const sl_device_t *device);
+/** sl_op_manager_after(): for a load into memory that was just taken. */
+uint64_t sl_device_after(const sl_device_t *device);
+/** Queue a load (sl_op_t.is_load): a copy of memory of sl_device_host_alloc().
+ *  @param[out] ticket_p for sl_op_manager_wait(): it is free again */
+SL_NODISCARD sl_status_t sl_device_load(sl_device_t *device,
+                                        const sl_copy_args_t *args,
+                                        uint64_t after, uint64_t *ticket_p);
 
 /** Queue dst[i] += src[i] for n floats. */
 SL_NODISCARD sl_status_t sl_device_add(sl_device_t *device, float *dst,

@@ -143,9 +143,24 @@ enum {
 typedef struct sl_staging {
     void *memory;      /**< owned; NULL: batches are copied as they are */
     size_t slot_bytes; /**< SL_STAGING_SLOTS of them */
-    uint64_t tickets[SL_STAGING_SLOTS]; /**< of the copies out of them */
+    uint64_t tickets[SL_STAGING_SLOTS]; /**< of the loads out of them */
     uint64_t n_used;                    /**< in this job */
 } sl_staging_t;
+
+enum {
+    SL_BATCH_TENSORS = 2 /* data and targets: a stage's last values */
+};
+
+/** What the next pass reads of the batch, taken and loaded ahead; see
+ *  loads.c. */
+typedef struct sl_ahead {
+    sl_mem_block_t *blocks[SL_BATCH_TENSORS]; /**< by value, the last one
+                                                   first; NULL = none */
+    uint64_t after;                           /**< of the loads */
+    int is_on;          /**< the device has loads and no other stage */
+    int has_no_room;    /**< under this limit: nothing is taken ahead */
+    size_t limit_bytes; /**< of the device's memory, in this job */
+} sl_ahead_t;
 
 typedef struct sl_stage {
     sl_engine_t *engine; /**< borrowed */
@@ -186,6 +201,7 @@ typedef struct sl_stage {
     sl_loan_t *loans; /**< oldest first; room for every send of a step */
     int n_loans, loans_room;
     sl_staging_t staging;
+    sl_ahead_t ahead;
 
     sl_instruction_list_t train_list; /**< for list_micro - 1 micro-batches */
     int list_micro;                   /**< 0 = no list */
@@ -344,22 +360,44 @@ typedef struct sl_pass {
 SL_NODISCARD sl_status_t sl_pass_forward(const sl_pass_t *pass);
 SL_NODISCARD sl_status_t sl_pass_backward(const sl_pass_t *pass);
 
-/* staging.c: a batch's way to a device */
+/* loads.c: a batch's way to a device */
+/** Before a job: room for its micro-batches. */
+SL_NODISCARD sl_status_t sl_loads_begin(sl_stage_t *stage);
+/** What the pass reads of the batch becomes its values: those loaded ahead, or
+ *  else now. */
+SL_NODISCARD sl_status_t sl_loads_give(const sl_pass_t *pass);
+/** Whether those of the next pass are to be taken and queued. */
+int sl_loads_look_ahead(const sl_stage_t *stage);
+/** Take memory for what the next pass reads, before the ops of this one are
+ *  submitted; nothing where there is no room. */
+void sl_loads_take(const sl_pass_t *next);
+/** Queue the loads into what was taken, behind the ops of this pass. */
+SL_NODISCARD sl_status_t sl_loads_queue(const sl_pass_t *next);
+/** Release what was taken ahead. @return whether there was any */
+int sl_loads_drop(sl_stage_t *stage);
+/** Likewise after a job, or when the memory is another one. */
+void sl_loads_forget(sl_stage_t *stage);
+
+/* staging.c */
 /** Room for the job's micro-batches; nothing of an earlier job is left. */
 SL_NODISCARD sl_status_t sl_staging_reserve(sl_stage_t *stage);
 void sl_staging_cleanup(sl_stage_t *stage);
 /** Queue the copy of a batch's rows, which stay as they are until the job
- *  ends. */
+ *  ends: a load after `after`, where the device has loads. */
 SL_NODISCARD sl_status_t sl_staging_load(sl_stage_t *stage,
                                          const sl_copy_args_t *copy,
-                                         sl_op_span_t *span);
+                                         uint64_t after, sl_op_span_t *span);
 
 /* refs.c */
-/** A block on the stage's device. */
+/** A block on the stage's device. When there is none, what was taken ahead goes
+ *  first. */
 SL_NODISCARD sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c,
                                         size_t bytes, sl_mem_block_t **block_p);
 SL_NODISCARD sl_status_t sl_ref_create(sl_stage_t *stage, sl_mem_class_t c,
                                        size_t bytes, sl_ref_t **ref_p);
+/** A reference to a block, which is the reference's from then on. */
+SL_NODISCARD sl_status_t sl_ref_adopt(sl_stage_t *stage, sl_mem_block_t *block,
+                                      sl_ref_t **ref_p);
 sl_ref_t *sl_ref_share(sl_ref_t *ref);
 /** Drop one hold; NULL inside is allowed; *ref_p becomes NULL. */
 void sl_ref_drop(sl_stage_t *stage, sl_ref_t **ref_p);

@@ -152,8 +152,34 @@ static uint32_t section_of(const sl_run_t *run, const sl_pass_t *pass,
     return section * 2 + (uint32_t)pass->is_last_backward;
 }
 
-static sl_status_t compute(const sl_run_t *run, const sl_pass_t *pass,
-                           sl_instruction_kind_t kind)
+/* The instruction from `i` on that computes next, when it may read the batch
+ * and can have that loaded ahead; else -1. */
+static int find_reader(const sl_run_t *run, size_t i)
+{
+    if (!sl_loads_look_ahead(run->stage)) {
+        return -1;
+    }
+    for (; i < run->list->n; i++) {
+        switch (run->list->items[i].kind) {
+        case SL_INSTRUCTION_FORWARD:
+        case SL_INSTRUCTION_RECOMPUTE:
+            return (int)i;
+        case SL_INSTRUCTION_BACKWARD:
+        case SL_INSTRUCTION_UPDATE:
+            return -1;
+        case SL_INSTRUCTION_RECV_FORWARD:
+        case SL_INSTRUCTION_SEND_FORWARD:
+        case SL_INSTRUCTION_RECV_BACKWARD:
+        case SL_INSTRUCTION_SEND_BACKWARD:
+            break;
+        }
+    }
+    return -1;
+}
+
+/* A pass whose part of the batch is given to it already. */
+static sl_status_t submit(const sl_run_t *run, const sl_pass_t *pass,
+                          sl_instruction_kind_t kind)
 {
     sl_device_t *device = run->stage->device;
     sl_status_t status;
@@ -162,6 +188,44 @@ static sl_status_t compute(const sl_run_t *run, const sl_pass_t *pass,
     status = kind == SL_INSTRUCTION_BACKWARD ? sl_pass_backward(pass)
                                              : sl_pass_forward(pass);
     sl_device_section_end(device);
+    return status;
+}
+
+/* What the next pass reads of the batch is loaded beside this one. */
+static sl_status_t compute(const sl_run_t *run, size_t i, const sl_pass_t *pass)
+{
+    const sl_instruction_kind_t kind = run->list->items[i].kind;
+    const int reader = find_reader(run, i + 1);
+    sl_status_t status = SL_OK;
+    sl_pass_t next;
+
+    if (kind != SL_INSTRUCTION_BACKWARD) {
+        SL_TRY(status, sl_loads_give(pass), out);
+    }
+    if (reader < 0) {
+        return submit(run, pass, kind);
+    }
+    SL_TRY(status, pass_init(run, (size_t)reader, &next), out);
+    sl_loads_take(&next);
+    SL_TRY(status, submit(run, pass, kind), out);
+    status = sl_loads_queue(&next);
+out:
+    return status;
+}
+
+/* The same for the first pass, which waits for another stage. */
+static sl_status_t load_first(const sl_run_t *run)
+{
+    const int reader = find_reader(run, 0);
+    sl_status_t status = SL_OK;
+    sl_pass_t first;
+
+    if (reader >= 0) {
+        SL_TRY(status, pass_init(run, (size_t)reader, &first), out);
+        sl_loads_take(&first);
+        status = sl_loads_queue(&first);
+    }
+out:
     return status;
 }
 
@@ -179,8 +243,11 @@ static sl_status_t execute(const sl_run_t *run, size_t i)
     case SL_INSTRUCTION_FORWARD:
     case SL_INSTRUCTION_RECOMPUTE:
     case SL_INSTRUCTION_BACKWARD:
-        return compute(run, &pass, kind);
+        return compute(run, i, &pass);
     case SL_INSTRUCTION_RECV_FORWARD:
+        if (i == 0) {
+            SL_TRY(status, load_first(run), out);
+        }
         return sl_receive_forward(&pass);
     case SL_INSTRUCTION_SEND_FORWARD:
         return sl_send_forward(&pass);
@@ -297,7 +364,7 @@ sl_status_t sl_executor_prepare(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
-    SL_TRY(status, sl_staging_reserve(stage), out);
+    SL_TRY(status, sl_loads_begin(stage), out);
     SL_TRY(status, train_list(stage), out);
     memset(stage->spans, 0, stage->train_list.n * sizeof(*stage->spans));
     sl_reduce_begin(stage);
@@ -398,7 +465,7 @@ static sl_status_t run_evaluation(sl_stage_t *stage)
     sl_status_t status;
 
     SL_TRY(status, make_room(stage, stage->n_micro), out);
-    SL_TRY(status, sl_staging_reserve(stage), out);
+    SL_TRY(status, sl_loads_begin(stage), out);
     SL_TRY(status, evaluation_list(stage), out);
     status = run_list(&run);
 out:

@@ -53,73 +53,6 @@ static void *ref_ptr(const sl_ref_t *ref)
     return ref == NULL ? NULL : ref->block->ptr;
 }
 
-/* Whether its layers can take these values of the batch, where their kernels
- * do not look themselves. */
-static sl_status_t check_input(const sl_pass_t *pass, int value,
-                               const void *rows)
-{
-    sl_status_t status = SL_OK;
-    int l, i;
-
-    for (l = 0; l < pass->stage->n_layers; l++) {
-        const sl_stage_layer_t *layer = &pass->stage->layers[l];
-        const sl_layer_plan_t *plan = &pass->set->plans[l];
-
-        if (layer->layer->ops->kernels[plan->kind]->checks_input) {
-            continue;
-        }
-        for (i = 0; i < layer->layer->n_inputs; i++) {
-            if (layer->inputs[i] == value) {
-                SL_TRY(status, sl_layer_check_input(plan, i, rows), out);
-            }
-        }
-    }
-out:
-    return status;
-}
-
-/* The batch's rows of this micro-batch into device memory. */
-static sl_status_t load_input(const sl_pass_t *pass, int value)
-{
-    const sl_batch_t *batch = pass->stage->engine->batch;
-    const int is_data = pass->stage->value_layer[value] == SL_INPUT_DATA;
-    const size_t bytes = sl_tensor_bytes(&pass->set->descs[value]);
-    const size_t row_bytes = bytes / (size_t)pass->set->rows;
-    const char *rows = is_data ? batch->data : (const void *)batch->target;
-    sl_copy_args_t copy = {.bytes = bytes};
-    sl_status_t status;
-
-    /* a rehearsal's batch has no contents */
-    copy.src = rows == NULL ? NULL : rows + row_bytes * (size_t)pass->first_row;
-    if (rows != NULL && !pass->step.is_recompute) {
-        SL_TRY(status, check_input(pass, value, copy.src), out);
-    }
-    SL_TRY(status,
-           sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION, bytes,
-                         &pass->micro->values[value]),
-           out);
-    copy.dst = pass->micro->values[value]->block->ptr;
-    status = sl_staging_load(pass->stage, &copy, pass->span);
-out:
-    return status;
-}
-
-static sl_status_t load_inputs(const sl_pass_t *pass)
-{
-    sl_status_t status = SL_OK;
-    int v;
-
-    for (v = pass->stage->n_values - 1;
-         v >= 0 && pass->stage->value_layer[v] < 0; v--) {
-        if (pass->step.is_recompute ? pass->set->live.needed[v]
-                                    : pass->set->live.last_use[v] >= 0) {
-            SL_TRY(status, load_input(pass, v), out);
-        }
-    }
-out:
-    return status;
-}
-
 /* The output block of layer l: its own, or its first input's when nobody
  * else holds that. */
 static sl_status_t make_output(const sl_pass_t *pass, int l)
@@ -252,11 +185,10 @@ sl_status_t sl_pass_forward(const sl_pass_t *pass)
     sl_stage_t *stage = pass->stage;
     sl_micro_state_t *micro = pass->micro;
     const int last = stage->n_layers - 1;
-    sl_status_t status;
+    sl_status_t status = SL_OK;
     int v, l;
 
     set_given_values(pass);
-    SL_TRY(status, load_inputs(pass), out);
     for (l = 0; l < stage->n_layers; l++) {
         if (pass->step.is_recompute && !pass->set->live.is_recomputed[l]) {
             /* its backward may still read its inputs */

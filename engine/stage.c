@@ -267,6 +267,7 @@ void sl_stage_forget_job(sl_stage_t *stage)
     int m;
 
     sl_stage_release_loans(stage);
+    sl_loads_forget(stage);
     for (m = 0; m < stage->n_micro_states; m++) {
         micro_release(stage, &stage->micro[m]);
     }

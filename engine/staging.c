@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A batch's rows on their way to a device that copies only pinned memory
  * beside the host's work: through a few slots of such memory. A slot is filled
- * again when the copy out of it has run, so an executor is at most so many
+ * again when the load out of it has run, so an executor is at most so many
  * tensors ahead of its device. */
 #include <string.h>
 
@@ -77,7 +77,7 @@ void sl_staging_cleanup(sl_stage_t *stage)
 }
 
 sl_status_t sl_staging_load(sl_stage_t *stage, const sl_copy_args_t *copy,
-                            sl_op_span_t *span)
+                            uint64_t after, sl_op_span_t *span)
 {
     sl_staging_t *staging = &stage->staging;
     const uint64_t slot = staging->n_used % SL_STAGING_SLOTS;
@@ -100,8 +100,7 @@ sl_status_t sl_staging_load(sl_stage_t *stage, const sl_copy_args_t *copy,
     memcpy(at, copy->src, copy->bytes);
     args.src = at;
     SL_TRY(status,
-           sl_device_copy_ticket(stage->device, &args, span,
-                                 &staging->tickets[slot]),
+           sl_device_load(stage->device, &args, after, &staging->tickets[slot]),
            out);
     staging->n_used++;
 out:

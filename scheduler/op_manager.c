@@ -681,6 +681,18 @@ out:
     return status;
 }
 
+uint64_t sl_op_manager_after(const sl_op_manager_t *manager)
+{
+    uint64_t submitted;
+
+    (void)pthread_mutex_lock(manager->lock);
+    submitted =
+        atomic_load_explicit(&manager->n_submitted, memory_order_relaxed) +
+        manager->n_held;
+    (void)pthread_mutex_unlock(manager->lock);
+    return submitted == 0 ? SL_OP_AFTER_NOTHING : submitted;
+}
+
 sl_status_t sl_op_manager_wait(sl_op_manager_t *manager, uint64_t ticket,
                                uint64_t timeout_ns)
 {

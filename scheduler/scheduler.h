@@ -101,8 +101,11 @@ struct sl_op {
      *  before that one, and every op submitted later waits for the copy. What
      *  it writes must be used by no op between `after` and this one; that is
      *  not so for a block just taken from the allocator, which is reused in
-     *  the order of the ops: take it before `after`, or give 0. A load counts
-     *  as run in its turn; its time is not charged. */
+     *  the order of the ops: take it before `after`, or give 0. To run beside
+     *  some ops, take the memory, ask sl_op_manager_after(), submit the ops,
+     *  then the load. Released, the memory is as any other: the ops that come
+     *  wait for the load. A load counts as run in its turn; its time is not
+     *  charged. */
     int is_load;
     /** Of a load: the ticket of an op submitted earlier; 0 = all of them,
      *  SL_OP_AFTER_NOTHING = none. */
@@ -178,6 +181,13 @@ SL_API uint32_t sl_op_manager_name(sl_op_manager_t *manager, const char *name);
 SL_API SL_NODISCARD sl_status_t sl_op_manager_submit(sl_op_manager_t *manager,
                                                      const sl_op_t *op,
                                                      uint64_t *ticket_p);
+
+/**
+ * What a load gives as `after` when what it writes was unused at this moment:
+ * the ticket of the op submitted last, SL_OP_AFTER_NOTHING when there is none.
+ * Take the memory first, then ask.
+ */
+SL_API uint64_t sl_op_manager_after(const sl_op_manager_t *manager);
 
 /** Wait until the op with this ticket and all before it have run.
  *  @return SL_OK; the manager's failure with its detail as sl_last_error();

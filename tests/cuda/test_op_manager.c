@@ -258,9 +258,11 @@ static void a_load_runs_beside_the_ops_before_it(void **state)
         pinned[i] = (float)i;
     }
     load.is_load = 1;
-    load.after = SL_OP_AFTER_NOTHING;
+    load.after = sl_op_manager_after(manager);
+    assert_true(load.after == SL_OP_AFTER_NOTHING);
     submit_held(manager, (held_t){&is_open, NULL, &n_ended}, NULL);
     sl_assert_ok(sl_op_manager_submit(manager, &load, &ticket));
+    assert_true(sl_op_manager_after(manager) == ticket);
     sl_assert_ok(sl_op_manager_submit(manager, &marker, NULL));
     sl_assert_ok(submit_add(manager, x, y, NULL)); /* waits for it */
     wait_for(atomic_load(&n_loaded) == 1);

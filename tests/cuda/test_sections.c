@@ -142,6 +142,8 @@ static void host_ops_and_loads_are_between_pieces(void **state)
         sl_assert_ok(sl_op_manager_submit(ground.manager, &load, NULL));
         sl_assert_ok(submit_add(ground.manager, ground.x, ground.y, NULL));
         sl_assert_ok(submit_add(ground.manager, ground.y, ground.y, &ticket));
+        /* ops that wait for the rest of their piece count */
+        assert_true(sl_op_manager_after(ground.manager) == ticket);
         sl_assert_ok(sl_op_manager_wait(ground.manager, ticket, UINT64_MAX));
         sl_op_manager_section_end(ground.manager);
         submit_copy(&ground, ground.pinned, ground.y);

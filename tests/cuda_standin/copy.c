@@ -7,7 +7,9 @@
 
 #include "standin_internal.h"
 
-static uint64_t n_blocking; /* guarded by the lock */
+/* guarded by the lock */
+static uint64_t n_blocking;
+static uint64_t n_loads[MAX_DEVICES];
 
 typedef struct copy_task {
     task_t task;
@@ -16,6 +18,7 @@ typedef struct copy_task {
     void *staged; /* a copy of ordinary host memory */
     int value;    /* of a fill */
     size_t bytes;
+    int loads; /* this device, from pinned memory; -1: none */
 } copy_task_t;
 
 static void copy_run(task_t *task)
@@ -23,6 +26,11 @@ static void copy_run(task_t *task)
     copy_task_t *copy = (copy_task_t *)(void *)task;
 
     memcpy(copy->to, copy->from, copy->bytes);
+    if (copy->loads >= 0) {
+        lock();
+        n_loads[copy->loads]++;
+        unlock();
+    }
 }
 
 static void fill_run(task_t *task)
@@ -58,6 +66,15 @@ static int is_kind(enum cudaMemcpyKind kind, int to_device, int from_device)
     return 0;
 }
 
+/* The device that gets bytes of pinned memory; -1: it is no such copy. */
+static int device_loaded(const void *to, const void *from)
+{
+    return memory_is_device(to) && memory_find(from) != NULL &&
+                   !memory_is_device(from)
+               ? memory_find(to)->device
+               : -1;
+}
+
 static copy_task_t *copy_make(void *to, const void *from, size_t bytes,
                               int is_staged, int is_late)
 {
@@ -72,6 +89,7 @@ static copy_task_t *copy_make(void *to, const void *from, size_t bytes,
     copy->to = memory_alias(to);
     copy->from = memory_alias(from);
     copy->bytes = bytes;
+    copy->loads = device_loaded(to, from);
     if (is_staged) {
         copy->staged = malloc(bytes);
         if (copy->staged == NULL) {
@@ -163,6 +181,16 @@ uint64_t standin_n_blocking_copies(void)
 
     lock();
     n = n_blocking;
+    unlock();
+    return n;
+}
+
+uint64_t standin_n_loads(int device)
+{
+    uint64_t n;
+
+    lock();
+    n = n_loads[device];
     unlock();
     return n;
 }

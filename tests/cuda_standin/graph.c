@@ -34,7 +34,9 @@ struct CUgraphExec_st {
     struct CUgraph_st *graph;
 };
 
-static int n_live; /* guarded by the lock */
+/* guarded by the lock */
+static int n_live;
+static void (*graph_hook)(int device);
 static _Thread_local struct CUgraph_st *own_capture;
 static _Thread_local enum cudaStreamCaptureMode own_mode; /* global at first */
 
@@ -289,17 +291,40 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
     return standin_give(error);
 }
 
+void standin_set_graph_hook(void (*hook)(int device))
+{
+    lock();
+    graph_hook = hook;
+    unlock();
+}
+
 /* A node of a launch. */
 typedef struct node_task {
     task_t task;
     node_t *node;
     struct CUgraph_st *graph;
+    int device;
 } node_task_t;
+
+static void tell_hook(int device)
+{
+    void (*hook)(int device);
+
+    lock();
+    hook = graph_hook;
+    unlock();
+    if (hook != NULL) {
+        hook(device);
+    }
+}
 
 static void node_run(task_t *task)
 {
     const node_task_t *job = (const node_task_t *)(const void *)task;
 
+    if (job->node == job->graph->head) {
+        tell_hook(job->device);
+    }
     job->node->task->run(job->node->task);
 }
 
@@ -325,6 +350,7 @@ static void node_queue(cudaStream_t stream, struct CUgraph_st *graph,
     job->task.error = error != cudaSuccess ? error : node->task->error;
     job->node = node;
     job->graph = graph;
+    job->device = stream->device;
     graph->n_refs++;
     stream_begin(stream);
     for (use = node->uses; use != NULL; use = use->next) {

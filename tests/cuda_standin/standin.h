@@ -181,6 +181,13 @@ const char *standin_entry_name(standin_entry_t entry);
  *  may have to wait for the device in them, also in asynchronous ones. */
 uint64_t standin_n_blocking_copies(void);
 
+/** Copies from pinned memory to a device that have ended, since the process
+ *  began. */
+uint64_t standin_n_loads(int device);
+/** Called before the first piece of each graph that runs, on its stream's
+ *  thread; it may wait for other streams. NULL (default): nothing. */
+void standin_set_graph_hook(void (*hook)(int device));
+
 /** Devices that there are (default 2, or SL_STANDIN_DEVICES of the
  *  environment, of which CUDA_VISIBLE_DEVICES shows some by their numbers; at
  *  most 8), and the memory of each (default 3 GiB; at most 8 GiB). */
