@@ -6,8 +6,9 @@
  * squares over all micro-batches and replicas, in double. cuDNN's call could
  * leave them alone (it takes NULL), but what it tells of a micro-batch is the
  * mean and 1 / sqrt(variance + eps), in float. The sums cannot be had back from
- * these exactly, and of a variance far below eps hardly at all. A graph can have
- * sums (GENSTATS), of the squares themselves: with a large mean they cancel.
+ * these exactly, and of a variance far below eps hardly at all. A graph can
+ * have sums (GENSTATS), of the squares themselves: with a large mean they
+ * cancel.
  *
  * Skip connection and relu are fused there for f16 with channels last alone,
  * in the persistent mode, which limits the range of values. */
