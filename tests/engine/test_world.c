@@ -713,8 +713,12 @@ static void do_settle_and_leave(sl_world_t *world, const void *args)
 {
     (void)args;
     do_one_sum(world, NULL);
+    (void)atomic_fetch_add(&n_began, 1);
     if (sl_world_rank(world) == 0) {
         sl_world_settle(world);
+        while (atomic_load(&n_began) < 3) {
+            bed_sleep_us(1000); /* all have the sum */
+        }
         sl_world_abort(world, SL_ERR_IO, "on its way out");
         return;
     }
@@ -726,6 +730,7 @@ static void one_that_leaves_does_not_wait_until_all_have_settled(void **state)
     const sl_world_params_t params = quick_params();
 
     (void)state;
+    atomic_store(&n_began, 0);
     run_ranks(3, &params, do_settle_and_leave, NULL);
 }
 
