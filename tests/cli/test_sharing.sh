@@ -94,7 +94,9 @@ hold() {
             (train "$1" "$2" 300) &
             held=$!
         fi
-        "$sluice" ctl suspend "$1" >out.log 2>&1
+        if "$sluice" ctl list 2>&1 | grep -qe "$1-.*running"; then
+            "$sluice" ctl suspend "$1" >out.log 2>&1
+        fi
         sleep 0.1
     done
 }
@@ -125,11 +127,6 @@ exits 0 '"jobs": \[\]' "$sluice" top --json
 begin_coordinator
 exits 1 'already' "$sluice" coordinator
 exits 0 'dry run' "$sluice" coordinator --dry-run --once
-(train seen guarantee 1000000) &
-guest=$!
-until_shows 'seen-.*running' "$sluice" ctl list
-kill -9 "$guest"
-wait "$guest" 2>/dev/null
 hold host guarantee
 host=$held
 hold guest opportunistic
