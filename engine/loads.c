@@ -134,7 +134,7 @@ static int has_room(const sl_stage_t *stage)
     for (i = 0; i < SL_BATCH_TENSORS; i++) {
         need += landing_bytes(stage, i);
     }
-    return !ahead->is_short && ahead->peak_bytes > 0 &&
+    return stage->n_micro > 0 && !ahead->is_short && ahead->peak_bytes > 0 &&
            need <= ahead->limit_bytes;
 }
 
