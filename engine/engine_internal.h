@@ -148,18 +148,22 @@ typedef struct sl_staging {
 } sl_staging_t;
 
 enum {
-    SL_BATCH_TENSORS = 2 /* data and targets: a stage's last values */
+    SL_BATCH_TENSORS = 2 /* targets and data */
 };
 
-/** What the next pass reads of the batch, taken and loaded ahead; see
- *  loads.c. */
+/** Where the batch lands that the next pass reads; see loads.c. */
 typedef struct sl_ahead {
-    sl_mem_block_t *blocks[SL_BATCH_TENSORS]; /**< by value, the last one
-                                                   first; NULL = none */
-    uint64_t after;                           /**< of the loads */
-    int is_on;          /**< the device has loads and no other stage */
-    int has_no_room;    /**< under this limit: nothing is taken ahead */
-    size_t limit_bytes; /**< of the device's memory, in this job */
+    /** Owned within a job: two landings of each tensor that the stage reads;
+     *  NULL = it does not, or is not to load ahead. */
+    sl_mem_block_t *blocks[SL_BATCH_TENSORS];
+    unsigned turn;      /**< which of the two is next, by the lowest bit */
+    int is_loaded;      /**< what the next pass reads is there, or queued */
+    uint64_t after;     /**< of the loads */
+    size_t limit_bytes; /**< of the device, when the latest job began */
+    size_t peak_bytes;  /**< of its memory, in a training job under this limit
+                             without landings; 0 = there was none yet */
+    int has_landed;     /**< in this job */
+    int is_short;       /**< memory, under this limit: nothing is taken */
 } sl_ahead_t;
 
 typedef struct sl_stage {
@@ -363,22 +367,29 @@ SL_NODISCARD sl_status_t sl_pass_backward(const sl_pass_t *pass);
 /* loads.c: a batch's way to a device */
 /** Before a job: room for its micro-batches. */
 SL_NODISCARD sl_status_t sl_loads_begin(sl_stage_t *stage);
-/** What the pass reads of the batch becomes its values: those loaded ahead, or
- *  else now. */
+/** The end of a training job: what it took tells whether the next one may load
+ *  ahead. */
+void sl_loads_measure(sl_stage_t *stage);
+/** What the pass reads of the batch becomes its values: by what was loaded
+ *  ahead, or else now. */
 SL_NODISCARD sl_status_t sl_loads_give(const sl_pass_t *pass);
-/** Whether those of the next pass are to be taken and queued. */
-int sl_loads_look_ahead(const sl_stage_t *stage);
-/** Take memory for what the next pass reads, before the ops of this one are
- *  submitted; nothing where there is no room. */
-void sl_loads_take(const sl_pass_t *next);
-/** Queue the loads into what was taken, behind the ops of this pass. */
+/** Whether the next pass's part can be loaded ahead: beside all ops submitted
+ *  from now on. */
+int sl_loads_look_ahead(sl_stage_t *stage);
+/** Queue those loads, behind the ops of this pass. */
 SL_NODISCARD sl_status_t sl_loads_queue(const sl_pass_t *next);
-/** Release what was taken ahead. @return whether there was any */
-int sl_loads_drop(sl_stage_t *stage);
-/** Likewise after a job, or when the memory is another one. */
+/** No pass of the job reads the batch any more. */
+void sl_loads_end(sl_stage_t *stage);
+/** Memory is short: release what is there for loads ahead. @return whether
+ *  there was any */
+int sl_loads_give_up(sl_stage_t *stage);
+/** The job has failed, or the memory is another one. */
 void sl_loads_forget(sl_stage_t *stage);
 
 /* staging.c */
+/** Of a tensor of the batch, SL_INPUT_*, in the job's largest micro-batch, as
+ *  rounded; 0 = the stage does not read it. */
+size_t sl_staging_bytes(const sl_stage_t *stage, int input);
 /** Room for the job's micro-batches; nothing of an earlier job is left. */
 SL_NODISCARD sl_status_t sl_staging_reserve(sl_stage_t *stage);
 void sl_staging_cleanup(sl_stage_t *stage);
@@ -389,15 +400,12 @@ SL_NODISCARD sl_status_t sl_staging_load(sl_stage_t *stage,
                                          uint64_t after, sl_op_span_t *span);
 
 /* refs.c */
-/** A block on the stage's device. When there is none, what was taken ahead goes
- *  first. */
+/** A block on the stage's device. Before it is refused, what is there for loads
+ *  ahead is given up. */
 SL_NODISCARD sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c,
                                         size_t bytes, sl_mem_block_t **block_p);
 SL_NODISCARD sl_status_t sl_ref_create(sl_stage_t *stage, sl_mem_class_t c,
                                        size_t bytes, sl_ref_t **ref_p);
-/** A reference to a block, which is the reference's from then on. */
-SL_NODISCARD sl_status_t sl_ref_adopt(sl_stage_t *stage, sl_mem_block_t *block,
-                                      sl_ref_t **ref_p);
 sl_ref_t *sl_ref_share(sl_ref_t *ref);
 /** Drop one hold; NULL inside is allowed; *ref_p becomes NULL. */
 void sl_ref_drop(sl_stage_t *stage, sl_ref_t **ref_p);

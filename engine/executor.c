@@ -152,41 +152,54 @@ static uint32_t section_of(const sl_run_t *run, const sl_pass_t *pass,
     return section * 2 + (uint32_t)pass->is_last_backward;
 }
 
-/* The instruction from `i` on that computes next, when it may read the batch
- * and can have that loaded ahead; else -1. */
-static int find_reader(const sl_run_t *run, size_t i)
+static int reads_batch(sl_instruction_kind_t kind)
 {
-    if (!sl_loads_look_ahead(run->stage)) {
-        return -1;
-    }
-    for (; i < run->list->n; i++) {
-        switch (run->list->items[i].kind) {
-        case SL_INSTRUCTION_FORWARD:
-        case SL_INSTRUCTION_RECOMPUTE:
-            return (int)i;
-        case SL_INSTRUCTION_BACKWARD:
-        case SL_INSTRUCTION_UPDATE:
-            return -1;
-        case SL_INSTRUCTION_RECV_FORWARD:
-        case SL_INSTRUCTION_SEND_FORWARD:
-        case SL_INSTRUCTION_RECV_BACKWARD:
-        case SL_INSTRUCTION_SEND_BACKWARD:
-            break;
-        }
-    }
-    return -1;
+    return kind == SL_INSTRUCTION_FORWARD || kind == SL_INSTRUCTION_RECOMPUTE;
 }
 
-/* A pass whose part of the batch is given to it already. */
-static sl_status_t submit(const sl_run_t *run, const sl_pass_t *pass,
-                          sl_instruction_kind_t kind)
+/* Whether the instruction from `i` on that computes next may read the batch. */
+static int find_reader(const sl_run_t *run, size_t i, size_t *reader_p)
 {
+    for (; i < run->list->n; i++) {
+        const sl_instruction_kind_t kind = run->list->items[i].kind;
+
+        if (reads_batch(kind)) {
+            *reader_p = i;
+            return 1;
+        }
+        if (kind == SL_INSTRUCTION_BACKWARD || kind == SL_INSTRUCTION_UPDATE) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static int is_last_reader(const sl_run_t *run, size_t i)
+{
+    for (i++; i < run->list->n; i++) {
+        if (reads_batch(run->list->items[i].kind)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static sl_status_t submit(const sl_run_t *run, size_t i, const sl_pass_t *pass)
+{
+    const sl_instruction_kind_t kind = run->list->items[i].kind;
     sl_device_t *device = run->stage->device;
-    sl_status_t status;
+    sl_status_t status = SL_OK;
 
     sl_device_section_begin(device, section_of(run, pass, kind));
+    if (reads_batch(kind)) {
+        SL_TRY(status, sl_loads_give(pass), out);
+        if (is_last_reader(run, i)) {
+            sl_loads_end(run->stage);
+        }
+    }
     status = kind == SL_INSTRUCTION_BACKWARD ? sl_pass_backward(pass)
                                              : sl_pass_forward(pass);
+out:
     sl_device_section_end(device);
     return status;
 }
@@ -194,20 +207,15 @@ static sl_status_t submit(const sl_run_t *run, const sl_pass_t *pass,
 /* What the next pass reads of the batch is loaded beside this one. */
 static sl_status_t compute(const sl_run_t *run, size_t i, const sl_pass_t *pass)
 {
-    const sl_instruction_kind_t kind = run->list->items[i].kind;
-    const int reader = find_reader(run, i + 1);
-    sl_status_t status = SL_OK;
+    sl_status_t status;
     sl_pass_t next;
+    size_t reader;
 
-    if (kind != SL_INSTRUCTION_BACKWARD) {
-        SL_TRY(status, sl_loads_give(pass), out);
+    if (!sl_loads_look_ahead(run->stage) || !find_reader(run, i + 1, &reader)) {
+        return submit(run, i, pass);
     }
-    if (reader < 0) {
-        return submit(run, pass, kind);
-    }
-    SL_TRY(status, pass_init(run, (size_t)reader, &next), out);
-    sl_loads_take(&next);
-    SL_TRY(status, submit(run, pass, kind), out);
+    SL_TRY(status, submit(run, i, pass), out);
+    SL_TRY(status, pass_init(run, reader, &next), out);
     status = sl_loads_queue(&next);
 out:
     return status;
@@ -216,13 +224,12 @@ out:
 /* The same for the first pass, which waits for another stage. */
 static sl_status_t load_first(const sl_run_t *run)
 {
-    const int reader = find_reader(run, 0);
     sl_status_t status = SL_OK;
     sl_pass_t first;
+    size_t reader;
 
-    if (reader >= 0) {
-        SL_TRY(status, pass_init(run, (size_t)reader, &first), out);
-        sl_loads_take(&first);
+    if (sl_loads_look_ahead(run->stage) && find_reader(run, 0, &reader)) {
+        SL_TRY(status, pass_init(run, reader, &first), out);
         status = sl_loads_queue(&first);
     }
 out:
@@ -305,6 +312,7 @@ sl_status_t sl_stage_meet(sl_stage_t *stage)
     }
     /* when all have met, everything that was sent was taken */
     sl_stage_release_loans(stage);
+    sl_loads_measure(stage);
 out:
     return status;
 }

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The batch's rows into device memory. Where the device has loads, those of a
- * pass run beside the ops of the pass before it: their memory is taken before
- * these ops are submitted, so that none of them uses it, and they are queued
- * behind them, so that none of them waits. What is taken ahead costs memory
- * for one pass more; where there is none it is not taken, or given up. */
+ * pass run beside the ops of the pass before it. They come into two landings by
+ * turns, so that none waits for an op that still reads the one before, and are
+ * queued behind the ops of that pass, so that none of these waits for them; the
+ * pass itself copies them to where its values lie. A stage takes the landings
+ * when a job begins, next to what stays, so that all else lies as it would
+ * without them, and only when there is room to spare. Should memory be short
+ * all the same, it gives them up. */
 #include <string.h>
 
 #include "engine/engine_internal.h"
+
+static const int inputs[SL_BATCH_TENSORS] = {SL_INPUT_TARGET, SL_INPUT_DATA};
 
 /* ---- one tensor ---- */
 
@@ -58,10 +63,10 @@ static sl_status_t check_rows(const sl_pass_t *pass, int value)
                : check_input(pass, value, rows);
 }
 
-static sl_status_t copy_rows(const sl_pass_t *pass, int value,
-                             const sl_mem_block_t *block, uint64_t after)
+static sl_status_t copy_rows(const sl_pass_t *pass, int value, void *to,
+                             uint64_t after)
 {
-    const sl_copy_args_t copy = {.dst = block->ptr,
+    const sl_copy_args_t copy = {.dst = to,
                                  .src = rows_of(pass, value),
                                  .bytes =
                                      sl_tensor_bytes(&pass->set->descs[value])};
@@ -69,36 +74,38 @@ static sl_status_t copy_rows(const sl_pass_t *pass, int value,
     return sl_staging_load(pass->stage, &copy, after, pass->span);
 }
 
-static sl_status_t load_now(const sl_pass_t *pass, int value)
-{
-    sl_ref_t **value_p = &pass->micro->values[value];
-    sl_status_t status;
+/* ---- landings ---- */
 
-    SL_TRY(status, check_rows(pass, value), out);
-    SL_TRY(status,
-           sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION,
-                         sl_tensor_bytes(&pass->set->descs[value]), value_p),
-           out);
-    /* the block may be one that the latest op has used */
-    status = copy_rows(pass, value, (*value_p)->block, 0);
-out:
-    return status;
+/* Where tensor i lands for the next pass that reads the batch. */
+static void *landing_of(const sl_ahead_t *ahead, int i)
+{
+    const sl_mem_block_t *block = ahead->blocks[i];
+
+    return (char *)block->ptr + (ahead->turn % 2) * (block->bytes / 2);
 }
 
-/* ---- all of a pass ---- */
-
-static int value_of(const sl_stage_t *stage, int i)
+static void release(sl_ahead_t *ahead)
 {
-    return stage->n_values - 1 - i;
+    int i;
+
+    for (i = 0; i < SL_BATCH_TENSORS; i++) {
+        sl_mem_release(ahead->blocks[i]);
+        ahead->blocks[i] = NULL;
+    }
+    ahead->is_loaded = 0;
 }
 
-static int is_read(const sl_pass_t *pass, int value)
+static int has_landings(const sl_ahead_t *ahead)
 {
-    return pass->step.is_recompute ? pass->set->live.needed[value]
-                                   : pass->set->live.last_use[value] >= 0;
+    int i, n = 0;
+
+    for (i = 0; i < SL_BATCH_TENSORS; i++) {
+        n += ahead->blocks[i] != NULL;
+    }
+    return n > 0;
 }
 
-/* Only then can a stage that finds no room give up all that was taken ahead. */
+/* Only then can a stage that finds no room give up all that was taken. */
 static int is_alone(const sl_stage_t *stage)
 {
     const sl_engine_t *engine = stage->engine;
@@ -110,124 +117,182 @@ static int is_alone(const sl_stage_t *stage)
     return n == 1;
 }
 
+/* Two landings of each tensor that the stage reads. */
+static size_t landing_bytes(const sl_stage_t *stage, int i)
+{
+    return 2 * sl_staging_bytes(stage, inputs[i]);
+}
+
+/* Whether there is room to spare, by what a job without landings took under
+ * the same limit: an eighth more, for blocks may lie less well. */
+static int has_room(const sl_stage_t *stage)
+{
+    const sl_ahead_t *ahead = &stage->ahead;
+    size_t need = ahead->peak_bytes + ahead->peak_bytes / 8;
+    int i;
+
+    for (i = 0; i < SL_BATCH_TENSORS; i++) {
+        need += landing_bytes(stage, i);
+    }
+    return stage->n_micro > 0 && !ahead->is_short && ahead->peak_bytes > 0 &&
+           need <= ahead->limit_bytes;
+}
+
+static void take(sl_stage_t *stage)
+{
+    sl_ahead_t *ahead = &stage->ahead;
+    int i;
+
+    for (i = 0; i < SL_BATCH_TENSORS && !ahead->is_short; i++) {
+        const size_t bytes = landing_bytes(stage, i);
+
+        ahead->is_short =
+            bytes > 0 &&
+            sl_mem_alloc(stage->device->mem, SL_MEM_CLASS_ACTIVATION, bytes,
+                         &ahead->blocks[i]) < 0;
+    }
+    if (ahead->is_short) {
+        release(ahead);
+    }
+}
+
 sl_status_t sl_loads_begin(sl_stage_t *stage)
 {
     sl_ahead_t *ahead = &stage->ahead;
     sl_mem_stats_t stats;
 
-    if (sl_device_has_loads(stage->device)) {
+    if (sl_device_has_loads(stage->device) && is_alone(stage)) {
         sl_mem_stats(stage->device->mem, &stats);
-        ahead->has_no_room =
-            ahead->has_no_room && ahead->limit_bytes == stats.limit_bytes;
-        ahead->limit_bytes = stats.limit_bytes;
-        ahead->is_on = is_alone(stage);
+        if (stats.limit_bytes != ahead->limit_bytes) {
+            ahead->limit_bytes = stats.limit_bytes;
+            ahead->peak_bytes = 0;
+            ahead->is_short = 0;
+        }
+        if (has_room(stage)) {
+            take(stage);
+        }
+        ahead->has_landed = has_landings(ahead);
     }
     return sl_staging_reserve(stage);
 }
 
-sl_status_t sl_loads_give(const sl_pass_t *pass)
+void sl_loads_measure(sl_stage_t *stage)
 {
-    sl_stage_t *stage = pass->stage;
     sl_ahead_t *ahead = &stage->ahead;
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < SL_BATCH_TENSORS; i++) {
-        const int value = value_of(stage, i);
-
-        if (!is_read(pass, value)) {
-            continue;
-        }
-        if (ahead->blocks[i] == NULL) {
-            SL_TRY(status, load_now(pass, value), out);
-            continue;
-        }
-        SL_TRY(
-            status,
-            sl_ref_adopt(stage, ahead->blocks[i], &pass->micro->values[value]),
-            out);
-        ahead->blocks[i] = NULL;
-    }
-out:
-    return status;
-}
-
-/* ---- ahead ---- */
-
-int sl_loads_look_ahead(const sl_stage_t *stage)
-{
-    return stage->ahead.is_on && !stage->ahead.has_no_room;
-}
-
-/* While something lies on the host, memory is worth more than time. */
-static int has_overflow(const sl_stage_t *stage)
-{
     sl_mem_stats_t stats;
 
-    sl_mem_stats(stage->device->mem, &stats);
-    return stats.host_used_bytes > 0;
-}
-
-void sl_loads_take(const sl_pass_t *next)
-{
-    sl_stage_t *stage = next->stage;
-    sl_ahead_t *ahead = &stage->ahead;
-    int i;
-
-    if (has_overflow(stage)) {
-        return;
-    }
-    for (i = 0; i < SL_BATCH_TENSORS; i++) {
-        const int value = value_of(stage, i);
-
-        if (is_read(next, value) &&
-            sl_mem_alloc(stage->device->mem, SL_MEM_CLASS_ACTIVATION,
-                         sl_tensor_bytes(&next->set->descs[value]),
-                         &ahead->blocks[i]) < 0) {
-            (void)sl_loads_drop(stage);
-            /* the device was waited for: not again under this limit */
-            ahead->has_no_room = 1;
-            return;
+    if (ahead->limit_bytes > 0 && !ahead->has_landed &&
+        stage->engine->job == SL_JOB_TRAIN) {
+        sl_mem_stats(stage->device->mem, &stats);
+        if (stats.total_peak_bytes > ahead->peak_bytes) {
+            ahead->peak_bytes = stats.total_peak_bytes;
         }
     }
-    ahead->after = sl_device_after(stage->device);
 }
 
-sl_status_t sl_loads_queue(const sl_pass_t *next)
+void sl_loads_end(sl_stage_t *stage)
 {
-    const sl_ahead_t *ahead = &next->stage->ahead;
-    sl_status_t status = SL_OK;
-    int i;
-
-    for (i = 0; i < SL_BATCH_TENSORS; i++) {
-        const int value = value_of(next->stage, i);
-
-        if (ahead->blocks[i] != NULL) {
-            SL_TRY(status, check_rows(next, value), out);
-            SL_TRY(status,
-                   copy_rows(next, value, ahead->blocks[i], ahead->after), out);
-        }
-    }
-out:
-    return status;
+    release(&stage->ahead);
 }
 
-int sl_loads_drop(sl_stage_t *stage)
+int sl_loads_give_up(sl_stage_t *stage)
 {
     sl_ahead_t *ahead = &stage->ahead;
-    int i, n = 0;
+    const int had = has_landings(ahead);
 
-    for (i = 0; i < SL_BATCH_TENSORS; i++) {
-        n += ahead->blocks[i] != NULL;
-        sl_mem_release(ahead->blocks[i]);
-        ahead->blocks[i] = NULL;
-    }
-    ahead->has_no_room = ahead->has_no_room || n > 0;
-    return n > 0;
+    release(ahead);
+    ahead->is_short = ahead->is_short || had;
+    return had;
 }
 
 void sl_loads_forget(sl_stage_t *stage)
 {
-    (void)sl_loads_drop(stage);
-    stage->ahead.has_no_room = 0;
+    release(&stage->ahead);
+    stage->ahead.limit_bytes = 0; /* anew */
+}
+
+/* ---- a pass ---- */
+
+static int is_read(const sl_pass_t *pass, int value)
+{
+    return pass->step.is_recompute ? pass->set->live.needed[value]
+                                   : pass->set->live.last_use[value] >= 0;
+}
+
+static sl_status_t give(const sl_pass_t *pass, int i)
+{
+    const int value = sl_stage_value(pass->stage, inputs[i]);
+    const size_t bytes = sl_tensor_bytes(&pass->set->descs[value]);
+    const sl_ahead_t *ahead = &pass->stage->ahead;
+    sl_ref_t **value_p = &pass->micro->values[value];
+    sl_status_t status;
+
+    if (!ahead->is_loaded) {
+        SL_TRY(status, check_rows(pass, value), out);
+    }
+    SL_TRY(status,
+           sl_ref_create(pass->stage, SL_MEM_CLASS_ACTIVATION, bytes, value_p),
+           out);
+    /* unless the landings were given up for this block */
+    if (ahead->is_loaded) {
+        status = sl_device_copy(pass->stage->device, (*value_p)->block->ptr,
+                                landing_of(ahead, i), bytes, pass->span);
+    } else {
+        /* which the latest op may have used */
+        status = copy_rows(pass, value, (*value_p)->block->ptr, 0);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_loads_give(const sl_pass_t *pass)
+{
+    sl_ahead_t *ahead = &pass->stage->ahead;
+    sl_status_t status = SL_OK;
+    int i;
+
+    for (i = 0; i < SL_BATCH_TENSORS; i++) {
+        if (is_read(pass, sl_stage_value(pass->stage, inputs[i]))) {
+            SL_TRY(status, give(pass, i), out);
+        }
+    }
+    ahead->is_loaded = 0;
+    ahead->turn++;
+out:
+    return status;
+}
+
+/* ---- the next pass ---- */
+
+int sl_loads_look_ahead(sl_stage_t *stage)
+{
+    if (!has_landings(&stage->ahead)) {
+        return 0;
+    }
+    stage->ahead.after = sl_device_after(stage->device);
+    return 1;
+}
+
+sl_status_t sl_loads_queue(const sl_pass_t *next)
+{
+    sl_ahead_t *ahead = &next->stage->ahead;
+    sl_status_t status = SL_OK;
+    int i;
+
+    if (!has_landings(ahead)) {
+        return SL_OK;
+    }
+    for (i = 0; i < SL_BATCH_TENSORS; i++) {
+        const int value = sl_stage_value(next->stage, inputs[i]);
+
+        if (is_read(next, value)) {
+            SL_TRY(status, check_rows(next, value), out);
+            SL_TRY(status,
+                   copy_rows(next, value, landing_of(ahead, i), ahead->after),
+                   out);
+        }
+    }
+    ahead->is_loaded = 1;
+out:
+    return status;
 }

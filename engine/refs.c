@@ -9,7 +9,7 @@ sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c, size_t bytes,
 {
     sl_status_t status = sl_mem_alloc(stage->device->mem, c, bytes, block_p);
 
-    if (status == SL_ERR_QUOTA && sl_loads_drop(stage)) {
+    if (status == SL_ERR_QUOTA && sl_loads_give_up(stage)) {
         status = sl_mem_alloc(stage->device->mem, c, bytes, block_p);
     }
     if (status == SL_ERR_QUOTA && stage->engine->dry != NULL) {
@@ -20,11 +20,11 @@ sl_status_t sl_stage_alloc(sl_stage_t *stage, sl_mem_class_t c, size_t bytes,
     return status;
 }
 
-sl_status_t sl_ref_adopt(sl_stage_t *stage, sl_mem_block_t *block,
-                         sl_ref_t **ref_p)
+sl_status_t sl_ref_create(sl_stage_t *stage, sl_mem_class_t c, size_t bytes,
+                          sl_ref_t **ref_p)
 {
     sl_ref_t *ref = stage->free_refs;
-    sl_status_t status = SL_OK;
+    sl_status_t status;
 
     if (ref != NULL) {
         stage->free_refs = ref->next_free;
@@ -36,25 +36,15 @@ sl_status_t sl_ref_adopt(sl_stage_t *stage, sl_mem_block_t *block,
                     stage->index);
         }
     }
-    ref->block = block;
+    SL_TRY(status, sl_stage_alloc(stage, c, bytes, &ref->block), err_free);
     ref->n_refs = 1;
     ref->next_free = NULL;
     *ref_p = ref;
-out:
-    return status;
-}
+    return SL_OK;
 
-sl_status_t sl_ref_create(sl_stage_t *stage, sl_mem_class_t c, size_t bytes,
-                          sl_ref_t **ref_p)
-{
-    sl_mem_block_t *block = NULL;
-    sl_status_t status;
-
-    SL_TRY(status, sl_stage_alloc(stage, c, bytes, &block), out);
-    status = sl_ref_adopt(stage, block, ref_p);
-    if (status < 0) {
-        sl_mem_release(block);
-    }
+err_free:
+    ref->next_free = stage->free_refs;
+    stage->free_refs = ref;
 out:
     return status;
 }

@@ -21,26 +21,20 @@ static int loads(const sl_stage_t *stage, int input)
     return 0;
 }
 
-/* Of the larger one of data and targets, for the job's largest micro-batch. */
-static size_t slot_bytes(const sl_stage_t *stage)
+size_t sl_staging_bytes(const sl_stage_t *stage, int input)
 {
     const sl_engine_t *engine = stage->engine;
     const sl_model_t *model = engine->params.model;
-    const int inputs[] = {SL_INPUT_DATA, SL_INPUT_TARGET};
-    size_t most = 0;
-    int i;
+    sl_tensor_desc_t desc =
+        input == SL_INPUT_DATA ? model->data : model->target;
+    size_t bytes;
 
-    for (i = 0; i < 2; i++) {
-        sl_tensor_desc_t desc =
-            inputs[i] == SL_INPUT_DATA ? model->data : model->target;
-
-        desc.dims[0] =
-            sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
-        if (loads(stage, inputs[i]) && sl_tensor_bytes(&desc) > most) {
-            most = sl_tensor_bytes(&desc);
-        }
+    if (!loads(stage, input)) {
+        return 0;
     }
-    return (most + SL_MEM_ALIGN_BYTES - 1) / SL_MEM_ALIGN_BYTES *
+    desc.dims[0] = sl_split_rows(engine->batch->rows, engine->n_micro, 0, NULL);
+    bytes = sl_tensor_bytes(&desc);
+    return (bytes + SL_MEM_ALIGN_BYTES - 1) / SL_MEM_ALIGN_BYTES *
            SL_MEM_ALIGN_BYTES;
 }
 
@@ -55,7 +49,10 @@ sl_status_t sl_staging_reserve(sl_stage_t *stage)
     if (!sl_device_has_host_memory(stage->device)) {
         return SL_OK;
     }
-    bytes = slot_bytes(stage);
+    bytes = sl_staging_bytes(stage, SL_INPUT_DATA);
+    if (sl_staging_bytes(stage, SL_INPUT_TARGET) > bytes) {
+        bytes = sl_staging_bytes(stage, SL_INPUT_TARGET);
+    }
     if (bytes <= staging->slot_bytes) {
         return SL_OK;
     }
