@@ -88,6 +88,18 @@ static void room_free(room_t *room)
     sl_device_host_release(room->device, room->host);
 }
 
+/* Queue a copy between host and device. */
+static sl_status_t copy(const room_t *room, void *dst, const void *src,
+                        size_t bytes, uint64_t *ticket_p)
+{
+    const sl_copy_args_t args = {.dst = dst, .src = src, .bytes = bytes};
+    const sl_op_t op = {.fn = sl_device_kernels(room->device->kind)->copy,
+                        .args = &args,
+                        .args_bytes = sizeof(args)};
+
+    return sl_op_manager_submit(room->device->ops, &op, ticket_p);
+}
+
 static sl_status_t send_all(worker_t *worker, room_t *room)
 {
     bed_rank_t *rank = worker->rank;
@@ -101,8 +113,7 @@ static sl_status_t send_all(worker_t *worker, room_t *room)
         const size_t bytes = bytes_of(line, m);
         const int i = m % room->n;
         unsigned char *host = room->host + (size_t)i * room->bytes;
-        sl_copy_args_t copy = {
-            .dst = room->blocks[i]->ptr, .src = host, .bytes = bytes};
+        void *block = room->blocks[i]->ptr;
 
         if (rank->plan->hook != NULL && m == line->n_messages / 2) {
             rank->plan->hook(rank, worker->round, 1);
@@ -115,11 +126,9 @@ static sl_status_t send_all(worker_t *worker, room_t *room)
                 out);
         }
         memset(host, byte_of(line, worker->round, m), bytes);
+        SL_TRY(status, copy(room, block, host, bytes, &tickets[i]), out);
         SL_TRY(status,
-               sl_device_copy_ticket(room->device, &copy, NULL, &tickets[i]),
-               out);
-        SL_TRY(status,
-               sl_channel_send(channel, room->device->ops, m, copy.dst, bytes),
+               sl_channel_send(channel, room->device->ops, m, block, bytes),
                out);
     }
     for (m = 0; m < line->n_messages; m++) {
@@ -142,18 +151,16 @@ static sl_status_t receive_all(worker_t *worker, room_t *room)
         const unsigned char want = byte_of(line, worker->round, m);
         const int i = m % room->n;
         unsigned char *host = room->host + (size_t)i * room->bytes;
-        sl_copy_args_t copy = {
-            .dst = host, .src = room->blocks[i]->ptr, .bytes = bytes};
+        void *block = room->blocks[i]->ptr;
         uint64_t ticket = 0;
         size_t k, n_bad = 0;
 
         SL_TRY(status, sl_channel_wait(channel, m), out);
         SL_TRY(status,
-               sl_channel_receive(channel, room->device->ops, m,
-                                  room->blocks[i]->ptr, bytes, NULL),
+               sl_channel_receive(channel, room->device->ops, m, block, bytes,
+                                  NULL),
                out);
-        SL_TRY(status,
-               sl_device_copy_ticket(room->device, &copy, NULL, &ticket), out);
+        SL_TRY(status, copy(room, host, block, bytes, &ticket), out);
         SL_TRY(status,
                sl_op_manager_wait(room->device->ops, ticket, UINT64_MAX), out);
         for (k = 0; k < bytes; k++) {
