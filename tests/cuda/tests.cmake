@@ -113,9 +113,9 @@ if(SL_CUDA STREQUAL "STANDIN")
         SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
     # All that have devices. Not here, as there is none in them: checkpoint_fuzz
     # safetensors report (files and text), schedule cluster simulate
-    # simulate_brute simulate_search rebalance (plans, and policies in simulated
-    # pipelines; cuda.cli_rebalance moves layers of a job), world world_* (bytes
-    # of the host), optimizer (kernels; cuda.optimizer has those of CUDA).
+    # simulate_brute simulate_search rebalance (plans, and a policy in simulated
+    # pipelines; repartition has the moves), world world_* (bytes of the host),
+    # optimizer (kernels of CPUs; cuda.optimizer has the others).
     foreach(name engine exact replicas replica_failures ranks rank_failures
         moving_ranks moving_replicas missed overlap memory_plan repartition fit
         fit_ranks limits oom checkpoint checkpoint_files checkpoint_oom
@@ -182,5 +182,16 @@ if(SL_CUDA STREQUAL "STANDIN")
                 --build ${PROJECT_BINARY_DIR})
         set_tests_properties(cuda.gpu_script PROPERTIES LABELS cuda
             TIMEOUT 1800 RUN_SERIAL TRUE)
+    endif()
+
+    # Under thread checks: what is about threads. All else would take long
+    # there, and runs under the others.
+    if(SL_SANITIZE MATCHES thread)
+        set_tests_properties(cuda.op_manager cuda.sections cuda.share
+            cuda.scheduler_op_manager cuda.scheduler_op_stats
+            cuda.scheduler_pulse_ops cuda.scheduler_share_gate
+            cuda.memory_race cuda.memory_vmm_race cuda.nccl_standin
+            cuda.transport_staged cuda.transport_nccl cuda.engine_missed_nccl
+            PROPERTIES LABELS threads)
     endif()
 endif()
