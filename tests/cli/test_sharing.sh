@@ -6,9 +6,9 @@
 set -u
 sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 folder=$(mktemp -d)
-coordinator= host= guest=
+coordinator= host= guest= held=
 end_all() {
-    for pid in $coordinator $host $guest; do kill -9 "$pid" 2>/dev/null; done
+    for pid in $coordinator $host $guest $held; do kill -9 "$pid" 2>/dev/null; done
     rm -rf "$folder"
 }
 trap end_all EXIT
