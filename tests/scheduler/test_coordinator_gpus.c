@@ -249,7 +249,7 @@ static void cpu_devices_go_by_their_names(void **state)
     (void)add_running(bed, "b", SL_JOB_CLASS_OPPORTUNISTIC, "GPU-a", 100);
     (void)add_running(bed, "c", SL_JOB_CLASS_OPPORTUNISTIC, "GPU-a", 100);
     for (i = 0; i < 2; i++) {
-        (void)snprintf(bed->seen.jobs[i].devices[0].name, 8, "cpu:%d", i);
+        (void)snprintf(bed->seen.jobs[i].devices[0].name, 32, "cpu:%d", i);
         bed->seen.jobs[i].devices[0].gpu_bytes = 0;
     }
     settle(bed);
@@ -342,7 +342,7 @@ static void the_gpus_own_memory_counts(void **state)
 
     (void)state;
     for (i = 0; i < 3; i++) {
-        char name[8];
+        char name[16];
 
         (void)snprintf(name, sizeof(name), "j%d", i);
         add_running(bed, name, SL_JOB_CLASS_OPPORTUNISTIC, "GPU-a", 50)
