@@ -134,15 +134,17 @@ static void the_estimate_of_a_gpt_is_near(void **state)
         1.01, 0.005);
 }
 
+/* On CUDA devices a rehearsal without a limit also has landings for the batch,
+ * which are taken where there is room to spare and so are in no estimate. */
 static void the_estimate_of_a_resnet_is_near(void **state)
 {
-    const double most = fixture_is_cuda() ? 1.05 : 1.03;
+    const int is_cuda = fixture_is_cuda();
 
     (void)state;
-    check_estimates((fixture_run_t){.rows = 24,
-                                    .n_micro = 6,
-                                    .model = build("resnet", "18", 10)},
-                    0.97, most, 0.005);
+    check_estimates(
+        (fixture_run_t){
+            .rows = 24, .n_micro = 6, .model = build("resnet", "18", 10)},
+        is_cuda ? 0.95 : 0.97, is_cuda ? 1.05 : 1.03, is_cuda ? 0.015 : 0.005);
 }
 
 /* Values that skip stages are lent longer than the estimate knows; and on CUDA
