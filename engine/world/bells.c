@@ -11,11 +11,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One rank's; a cache line. */
+enum {
+    BELL_BYTES = 128 /* apart; MPI's memory begins anywhere */
+};
+
+/* One rank's. */
 typedef struct bell {
-    _Alignas(64) _Atomic uint32_t n_rung; /* ever; a futex */
-    _Atomic uint32_t is_asleep;           /* its rank waits for the futex */
-    _Atomic uint64_t n_sent;              /* by other ranks */
+    _Atomic uint32_t n_rung;    /* ever; a futex */
+    _Atomic uint32_t is_asleep; /* its rank waits for the futex */
+    _Atomic uint64_t n_sent;    /* by other ranks */
 } bell_t;
 
 struct sl_bells {
@@ -30,11 +34,11 @@ struct sl_bells {
 
 sl_bells_t *sl_bells_create(void)
 {
-    sl_bells_t *bells =
-        aligned_alloc(_Alignof(struct sl_bells), sizeof(*bells));
+    sl_bells_t *bells = calloc(1, sizeof(*bells));
 
     if (bells != NULL) {
-        *bells = (sl_bells_t){.host = MPI_COMM_NULL, .window = MPI_WIN_NULL};
+        bells->host = MPI_COMM_NULL;
+        bells->window = MPI_WIN_NULL;
         bells->own = &bells->alone;
     }
     return bells;
@@ -53,9 +57,9 @@ static void init_bell(bell_t *bell)
 static void make_window(sl_bells_t *bells)
 {
     bell_t *own = NULL;
-    int is_made = MPI_Win_allocate_shared(sizeof(*own), sizeof(*own),
-                                          MPI_INFO_NULL, bells->host, &own,
-                                          &bells->window) == MPI_SUCCESS;
+    int is_made =
+        MPI_Win_allocate_shared(BELL_BYTES, 1, MPI_INFO_NULL, bells->host, &own,
+                                &bells->window) == MPI_SUCCESS;
     const int is_mine = is_made;
 
     (void)MPI_Allreduce(MPI_IN_PLACE, &is_made, 1, MPI_INT, MPI_MIN,
