@@ -379,7 +379,10 @@ int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p)
         *status_p = cause;
     }
     sl_world_abort(world, *status_p, sl_last_error());
-    return sl_job_is_first(job) ? 0 : sl_exit_code(*status_p);
+    /* before this rank leaves: then the others end, and their launcher may end
+     * this one */
+    return sl_job_is_first(job) ? sl_exit_status(*status_p)
+                                : sl_exit_code(*status_p);
 }
 
 void sl_job_close(sl_job_t *job)

@@ -61,10 +61,12 @@ void sl_job_stage_speeds(const sl_job_t *job, const double *slot_speed,
                          double *stage_speed);
 /**
  * After a failure, before the job is closed: the other ranks end with this
- * rank's failure, or this one with that of another. Rank 0 prints for all, so
- * that a failure is one message: a rank that only heard of it is quiet.
+ * rank's failure, or this one with that of another. Rank 0 prints for all,
+ * here, so that a failure is one message: a rank that only heard of it is
+ * quiet.
  *
- * @return the exit status, which is the same on all; 0 = see sl_exit_status
+ * @return the exit status, which is the same on all; 0 = there are no other
+ * ranks, see sl_exit_status
  */
 int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p);
 /** Create the engine, load the weights the config names. */

@@ -337,6 +337,9 @@ int sl_command_train(int argc, char **argv)
            out);
     status = run(&train);
 out:
+    if (status < 0) {
+        sl_progress_clear(train.progress);
+    }
     quiet_status = sl_job_tell_failure(&train.job, &status);
     close_all(&train);
     sl_options_cleanup(&options);
