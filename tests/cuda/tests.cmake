@@ -101,7 +101,6 @@ if(SL_CUDA STREQUAL "STANDIN")
         set_tests_properties(cuda.scheduler_${name} PROPERTIES LABELS cuda
             TIMEOUT 300 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
     endforeach()
-    set_tests_properties(cuda.scheduler_pulse_ops PROPERTIES RUN_SERIAL TRUE)
 
     # training, and the engine's own tests on CUDA devices; limits are set to
     # the byte, which memory in pages of 2 MiB would round

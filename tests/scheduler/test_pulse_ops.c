@@ -86,6 +86,8 @@ static int is_told_busy(const bed_t *bed)
 
 /* ---- ops ---- */
 
+/* While an op of the host runs. Between two of them it may be idle: whoever
+ * hands them to it needs a core, too. */
 static atomic_int is_host_busy;
 static atomic_int n_inside; /* guest's ops that started while it was */
 static atomic_int n_guest;
@@ -99,6 +101,7 @@ static sl_status_t host_op(const void *args, void *stream)
     atomic_store(&is_host_busy, 1);
     while (sl_clock_ns() < end_ns) {
     }
+    atomic_store(&is_host_busy, 0);
     return SL_OK;
 }
 
@@ -118,6 +121,7 @@ static sl_status_t host_op_seen(const void *args, void *stream)
     const uint64_t before_ns = throttled_ns(guest);
 
     (void)host_op(NULL, stream);
+    atomic_store(&is_host_busy, 1);
     while (throttled_ns(guest) < before_ns + MS) {
         if (sl_clock_ns() > limit_ns) {
             sl_last_error_set("the guest never waits");
@@ -125,6 +129,7 @@ static sl_status_t host_op_seen(const void *args, void *stream)
         }
         pause_us(100);
     }
+    atomic_store(&is_host_busy, 0);
     return SL_OK;
 }
 
@@ -132,7 +137,6 @@ static sl_status_t host_last(const void *args, void *stream)
 {
     (void)args;
     (void)stream;
-    atomic_store(&is_host_busy, 0);
     return SL_OK;
 }
 

@@ -8,8 +8,6 @@ endforeach()
 foreach(name control_files control_secure control_job control_waits control_antman control_pulse)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-# counts what begins within 0.1 ms: alone
-set_tests_properties(scheduler.pulse_ops PROPERTIES RUN_SERIAL TRUE)
 sl_test(scheduler share_training LINK engine_fixture)
 sl_test(scheduler control_oom WRAP_ALLOC LINK sl_scheduler)
 
