@@ -7,7 +7,6 @@
 # nothing is run under mpirun.
 . "$(dirname "$0")/bed.sh"
 n_kills=${SLUICE_KILLS:-20}
-mkdir -m 700 run
 
 # refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
 refuses() {
@@ -18,19 +17,6 @@ refuses() {
     status=$?
     if [ $status -eq "$want" ] && cat out err | grep -qe "$text"; then ok; else
         bad "sluice $*: exit status $status, not $want with '$text'"
-    fi
-}
-
-# hash_of ARGUMENT...: the state hash that a run prints last
-hash_of() {
-    "$sluice" train "$@" --quiet --threads 1 2>err | tee out | tail -1 |
-        sed -n 's/.*state-hash //p'
-}
-
-# same WANT GOT WHAT
-same() {
-    if [ ${#1} -eq 16 ] && [ "$1" = "$2" ]; then ok; else
-        bad "$3: hash $2, not $1"
     fi
 }
 
@@ -170,12 +156,11 @@ for signal in INT TERM; do
     rm -rf c m.jsonl
     "$sluice" train gpt.yaml --quiet --checkpoint c --steps 10000000 \
         --metrics m.jsonl >out 2>err &
-    pid=$!
+    job=$!
     until_true test -s m.jsonl
-    kill -$signal $pid
-    wait $pid
-    status=$?
-    step=$(sed -n 's/.*step \([0-9]*\)  state-hash.*/\1/p' out)
+    kill -$signal $job
+    await_job
+    step=$(step_in out)
     name=step-$(printf '%08d' "${step:-0}")
     if [ $status -eq 130 ] && [ "$(cat c/latest)" = "$name" ]; then ok; else
         bad "$signal: exit status $status, $name"
@@ -183,30 +168,27 @@ for signal in INT TERM; do
 done
 
 # ---- many processes write their parts; another number of them goes on ----
-# ranks N ARGUMENT...: the hash that N processes end with
-ranks() {
+# hash_of_ranks N ARGUMENT...: the hash that N processes end with
+hash_of_ranks() {
     n=$1
     shift
-    timeout 120 mpirun --oversubscribe --bind-to none -n "$n" "$sluice" \
-        train gpt.yaml --quiet --threads 1 "$@" 2>err | tee out |
-        sed -n 's/.*state-hash //p'
+    ranks "$n" "$sluice" train gpt.yaml --quiet --threads 1 "$@" 2>err |
+        tee out | sed -n 's/.*state-hash //p'
 }
-if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    export OMPI_MCA_btl=self,vader,tcp
-    export OMPI_MCA_btl_vader_single_copy_mechanism=none
+if begin_mpi; then
     rm -rf c d
     want=$(hash_of gpt.yaml)
-    ranks 2 --steps 11 --checkpoint c --checkpoint-every 5 >/dev/null
+    hash_of_ranks 2 --steps 11 --checkpoint c --checkpoint-every 5 >/dev/null
     [ "$(find c/step-00000011 -name 'state-*' | wc -l)" -eq 2 ] && ok ||
         bad 'two ranks, two shards'
     passes '^step-00000011 .*ok' checkpoint verify c
-    same "$want" "$(ranks 3 --resume c --schedule 1f1b)" 'two ranks to three'
+    same "$want" "$(hash_of_ranks 3 --resume c --schedule 1f1b)" \
+        'two ranks to three'
     same "$want" "$(hash_of gpt.yaml --resume c)" 'two ranks to one process'
     want=$(hash_of gpt.yaml --replicas 2 --devices cpu:2)
-    ranks 2 --replicas 2 --stages 1 --set parallel.zero1=true --steps 13 \
-        --checkpoint d >/dev/null
-    same "$want" "$(ranks 4 --replicas 2 --stages 2 --resume d)" \
+    hash_of_ranks 2 --replicas 2 --stages 1 --set parallel.zero1=true \
+        --steps 13 --checkpoint d >/dev/null
+    same "$want" "$(hash_of_ranks 4 --replicas 2 --stages 2 --resume d)" \
         'two replicas, sharded moments'
     refuses 2 'is of another run' train gpt.yaml --resume d --batch 8
 fi
@@ -229,29 +211,28 @@ n_rounds=0
 rm -rf k
 while [ $n_killed -lt "$n_kills" ] && [ $n_failed -eq 0 ]; do
     (run >out 2>err) &
-    pid=$!
+    job=$!
     delay_ms=$(random $((took_ms * 6 / 10 + 20)))
     sleep "$((delay_ms / 1000)).$(printf '%03d' $((delay_ms % 1000)))"
-    kill -9 $pid 2>/dev/null
-    wait $pid 2>/dev/null
-    if [ $? -eq 137 ]; then
+    kill -9 $job 2>/dev/null
+    await_job 2>/dev/null
+    if [ $status -eq 137 ]; then
         n_killed=$((n_killed + 1))
         [ -z "$(find k -name 'writing-*' 2>/dev/null)" ] ||
             n_writing=$((n_writing + 1))
         "$sluice" checkpoint verify k >out2 2>&1 || grep -q 'no checkpoint' \
             out2 || [ ! -d k ] || { cat out2 && bad "a kill left damage"; }
     else
-        same "$want" "$(sed -n 's/.*state-hash //p' out)" 'after kills'
+        same "$want" "$(hash_in out)" 'after kills'
         n_rounds=$((n_rounds + 1))
         rm -rf k
     fi
 done
 (run >out 2>err)
-same "$want" "$(sed -n 's/.*state-hash //p' out)" 'after the last kill'
+same "$want" "$(hash_in out)" 'after the last kill'
 [ -z "$(find k -name 'writing-*' -o -name '.sluice-*')" ] && ok ||
     bad 'leftovers'
 echo "$n_killed kills, $n_writing while a checkpoint was being written," \
     "$((n_rounds + 1)) runs brought to their end"
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

@@ -3,65 +3,15 @@
 # What happens to all processes of a job when one of them dies, hangs, fails,
 # is held up, or is asked to end.
 #   tests/cli/test_faults.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-job=
-end_all() {
-    for pid in $job $(cat "$folder"/*.pid 2>/dev/null); do
-        kill -KILL "$pid" 2>/dev/null
-    done
-    rm -rf "$folder"
-}
-trap end_all EXIT
-trap 'exit 1' INT TERM
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
-XDG_CACHE_HOME=$folder/cache
-export SLUICE_RUN_DIR XDG_CACHE_HOME
-mkdir -m 700 run
-n_passed=0
-n_failed=0
+. "$(dirname "$0")/bed.sh"
+logs='*.log'
+on_end() { kill -KILL $job $(writers_of m.jsonl) 2>/dev/null; }
 
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    for log in *.log; do
-        echo "  == $log"
-        tail -n 15 "$log" | sed 's/^/    /'
-    done
-}
-# until_true COMMAND...: within a minute, else the test ends here
-until_true() {
-    n=0
-    until "$@" >/dev/null 2>&1; do
-        n=$((n + 1))
-        if [ $n -ge 600 ]; then
-            bad "never: $*"
-            exit 1
-        fi
-        sleep 0.1
-    done
-}
-is_over() { ! kill -0 "$job" 2>/dev/null; }
-either() { "$1" || "$2"; }
-# once_more: the job was over before this script had come so far, as it may be
-# on a busy machine: it is to be started again
-n_again=0
-once_more() {
-    is_over && [ $n_again -lt 20 ] && wait "$job" || return 1
-    n_again=$((n_again + 1))
-}
-hash_in() { sed -n 's/.*state-hash //p' "$1" | tail -n 1; }
-step_in() { sed -n 's/.* step \([0-9]*\)  state-hash.*/\1/p' "$1"; }
-steps_done() { [ -e m.jsonl ] && [ "$(wc -l <m.jsonl)" -ge "$1" ]; }
 says() { if grep -qe "$2" "$1"; then ok; else bad "$3: no '$2'"; fi; }
 # waits LIMIT STATUS|fails WHAT: the job ends within LIMIT seconds
 waits() {
-    begin=$(date +%s)
     n=0
-    while kill -0 "$job" 2>/dev/null && [ $n -lt $(($1 * 10)) ]; do
+    until is_over || [ $n -ge $(($1 * 10)) ]; do
         n=$((n + 1))
         sleep 0.1
     done
@@ -69,9 +19,7 @@ waits() {
         bad "$3: not ended after $1 s"
         kill -KILL "$job"
     fi
-    wait "$job"
-    status=$?
-    job=
+    await_job
     if [ "$2" = fails ]; then
         if [ $status -ne 0 ]; then ok; else bad "$3: exit status 0"; fi
     elif [ $status -eq "$2" ]; then ok; else
@@ -88,18 +36,15 @@ devices: {threads: 1}
 YAML
 "$sluice" train gpt.yaml --quiet >alone.log 2>&1
 alone=$(hash_in alone.log)
-[ -n "$alone" ] || {
-    bad 'one process has no hash'
-    exit 1
-}
+[ -n "$alone" ] || fail 'one process has no hash'
 
 # ---- signals to one process ----
 begin_one() {
     rm -rf m.jsonl checkpoints
     "$sluice" train gpt.yaml --quiet --metrics m.jsonl --steps 1000000 \
-        --checkpoint checkpoints "$@" >one.log 2>&1 &
+        --checkpoint checkpoints >one.log 2>&1 &
     job=$!
-    until_true steps_done 5
+    until_true steps_done m.jsonl 5
 }
 for number in TERM INT USR1; do
     begin_one
@@ -121,7 +66,6 @@ fi
 losses_in() { grep 'validation loss' "$1"; }
 held_out='--set data.n_valid=100000000 --set train.eval_every=3'
 part='--steps 9 --set train.eval_batches=2'
-# shellcheck disable=SC2086
 "$sluice" train gpt.yaml --quiet $held_out $part --checkpoint best \
     --checkpoint-best >evaluated.log 2>&1
 kept_in() { # DIRECTORY: the checkpoints, with what an evaluation has said
@@ -144,16 +88,14 @@ goes_on() {
 }
 for best in '' --checkpoint-best; do
     rm -rf m.jsonl checkpoints
-    # shellcheck disable=SC2086
     "$sluice" train gpt.yaml --quiet --metrics m.jsonl --checkpoint checkpoints \
         $held_out $best >one.log 2>&1 &
     job=$!
-    until_true steps_done 3
+    until_true steps_done m.jsonl 3
     kill -TERM $job
     waits 60 130 'a signal in an evaluation'
     says one.log '^sluice: interrupted after step 3; checkpoint written' \
         'a signal in an evaluation'
-    # shellcheck disable=SC2086
     "$sluice" train gpt.yaml --quiet --checkpoint checkpoints --resume auto \
         $held_out $part $best >resumed.log 2>&1
     goes_on "one process $best"
@@ -161,7 +103,6 @@ for best in '' --checkpoint-best; do
         bad 'on after a signal in an evaluation: other checkpoints'
     fi
 done
-# shellcheck disable=SC2086
 "$sluice" eval gpt.yaml $held_out >one.log 2>&1 &
 job=$!
 until_true grep -q 'no --weights' one.log
@@ -199,7 +140,7 @@ start() {
     rm -rf m.jsonl ./*.pid
     if [ "$launcher" = mpi ]; then
         mpirun $as_root --host localhost:2 -np 2 --bind-to none \
-            "$sluice" train gpt.yaml $quiet --metrics m.jsonl "$@" \
+            "$sluice" train gpt.yaml $quiet --metrics "$folder/m.jsonl" "$@" \
             >both.log 2>&1 &
         job=$!
         return
@@ -208,7 +149,8 @@ start() {
     (
         for rank in 0 1; do
             SLUICE_RANK=$rank SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
-                "$sluice" train gpt.yaml $quiet --metrics m.jsonl "$@" &
+                "$sluice" train gpt.yaml $quiet \
+                --metrics "$folder/m.jsonl" "$@" &
             echo $! >$rank.pid
         done
         wait "$(cat 0.pid)"
@@ -226,20 +168,17 @@ pid_of() {
         cat "$1.pid"
         return
     fi
-    for pid in $(pgrep -f "$sluice train gpt.yaml --quiet --metrics m.jsonl"); do
+    for pid in $(writers_of m.jsonl); do
         if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null |
-            grep -qx "OMPI_COMM_WORLD_RANK=$1" &&
-            [ "$(readlink "/proc/$pid/cwd")" = "$folder" ]; then
+            grep -qx "OMPI_COMM_WORLD_RANK=$1"; then
             echo "$pid"
         fi
     done
 }
-all_gone() { [ -z "$(pid_of 0 2>/dev/null)$(pid_of 1 2>/dev/null)" ]; }
 # begin_held LAUNCHER ARGUMENT...: a job of some steps, with a name
 begin_held() {
     start "$@" --steps 400 --dead-after 4 --job-name held
-    begun() { steps_done 5; }
-    until_true either begun is_over
+    until_true or_over steps_done m.jsonl 5
 }
 quiet=--quiet
 launchers='mpi tcp'
@@ -266,7 +205,6 @@ for by in $launchers; do
             's/.*rank 0: \([0-9]*\) times it waited for all.*/\1/p' both.log)"
     done
     unset SLUICE_LOG
-    # shellcheck disable=SC2086
     set -- $n_waits
     if [ $# -eq 3 ] && [ $(($3 - $2)) -eq 20 ]; then ok; else
         bad "$by: in 10 and in 30 steps it waited for all: $n_waits"
@@ -274,14 +212,14 @@ for by in $launchers; do
 
     # a rank that dies
     start $by --steps 1000000
-    until_true steps_done 5
+    until_true steps_done m.jsonl 5
     kill -KILL "$(pid_of 1)"
     waits 20 fails "$by: a killed rank"
     says both.log 'rank 1 ' "$by: a killed rank"
 
     # one that hangs
     start $by --steps 1000000 --dead-after 5
-    until_true steps_done 5
+    until_true steps_done m.jsonl 5
     stopped=$(pid_of 1)
     kill -STOP "$stopped"
     if [ $by = tcp ]; then
@@ -294,7 +232,7 @@ for by in $launchers; do
     for number in TERM INT USR1; do
         rm -rf checkpoints
         start $by --steps 1000000 --checkpoint checkpoints
-        until_true steps_done 5
+        until_true steps_done m.jsonl 5
         kill -$number "$(pid_of 1)"
         waits 60 130 "$by: $number to rank 1"
         says both.log "step $(wc -l <m.jsonl)  state-hash" "$by: $number"
@@ -313,14 +251,12 @@ for by in $launchers; do
 
     # in an evaluation: all leave it before the same batch
     rm -rf checkpoints
-    # shellcheck disable=SC2086
     start $by --checkpoint checkpoints --checkpoint-best $held_out
-    until_true steps_done 3
+    until_true steps_done m.jsonl 3
     kill -USR1 "$(pid_of 1)"
     waits 60 130 "$by: a signal in an evaluation"
     says both.log '^sluice: interrupted after step 3; checkpoint written' \
         "$by: a signal in an evaluation"
-    # shellcheck disable=SC2086
     start $by --checkpoint checkpoints --checkpoint-best --resume auto \
         $held_out $part
     waits 120 0 "$by: on after a signal in an evaluation"
@@ -334,8 +270,7 @@ for by in $launchers; do
     for held in 'suspend held.1' 'share held.1 cpu:0 0'; do
         rm -rf checkpoints
         start $by --steps 1000000 --checkpoint checkpoints --job-name held
-        until_true steps_done 5
-        # shellcheck disable=SC2086
+        until_true steps_done m.jsonl 5
         "$sluice" ctl $held >/dev/null || bad "$by: $held"
         sleep 1
         kill -TERM "$(pid_of 0)"
@@ -351,7 +286,7 @@ for by in $launchers; do
     rm -rf checkpoints
     start $by --steps 1000000 --checkpoint checkpoints --job-name held \
         --rebalance off
-    until_true steps_done 5
+    until_true steps_done m.jsonl 5
     "$sluice" ctl limit held.1 all 500KiB >/dev/null
     until_true grep -q 'waiting for a higher limit' both.log
     kill -USR1 "$(pid_of 0)"
@@ -368,7 +303,7 @@ for by in $launchers; do
     is_suspended() { "$sluice" ctl list | grep -q 'held.1-.*suspended'; }
     while :; do
         "$sluice" ctl suspend held.1 >/dev/null 2>&1
-        until_true either is_suspended is_over
+        until_true or_over is_suspended
         once_more || break
         begin_held $by
     done
@@ -391,10 +326,10 @@ done
 uneven() { # "ARGUMENT of rank 0..." "ARGUMENT of rank 1..."
     launcher=mpi
     rm -f m.jsonl
-    # shellcheck disable=SC2086
     mpirun $as_root --host localhost:2 --bind-to none \
-        -np 1 "$sluice" train $1 --quiet --metrics m.jsonl : \
-        -np 1 "$sluice" train $2 --quiet --metrics m.jsonl >both.log 2>&1 &
+        -np 1 "$sluice" train $1 --quiet --metrics "$folder/m.jsonl" : \
+        -np 1 "$sluice" train $2 --quiet --metrics "$folder/m.jsonl" \
+        >both.log 2>&1 &
     job=$!
 }
 once() { # TEXT WHAT: in one message
@@ -419,7 +354,6 @@ if command -v mpirun >/dev/null; then
     # what is wrong on all is told once
     for wrong in '--batch x' '--set optimizer.lr=fast' '--batches 7' \
         '--set no.such=1'; do
-        # shellcheck disable=SC2086
         start mpi $wrong
         waits 60 2 "$wrong on all ranks"
         once '^sluice' "$wrong on all ranks"
@@ -455,17 +389,16 @@ if command -v mpirun >/dev/null; then
     # data that can no longer be read on one rank
     cp here/text.txt there/text.txt
     uneven 'here/text.yaml --steps 1000000' 'there/text.yaml --steps 1000000'
-    until_true steps_done 5
+    until_true steps_done m.jsonl 5
     : >there/text.txt
     waits 60 fails 'a bad batch'
     says both.log 'there/text.txt' 'a bad batch'
 
     # a memory limit below the need on one rank: all wait, then go on
     begin_held mpi --rebalance off
-    is_waiting() { grep -q 'waiting for a higher limit' both.log; }
     while :; do
         "$sluice" ctl limit held.1 all 500KiB >/dev/null 2>&1
-        until_true either is_waiting is_over
+        until_true or_over grep 'waiting for a higher limit' both.log
         once_more || break
         begin_held mpi --rebalance off
     done
@@ -493,8 +426,8 @@ if command -v mpirun >/dev/null; then
     # restarted by the launcher, from the last checkpoint
     rm -rf checkpoints m.jsonl
     "$sluice" launch --ranks 2 --restarts 3 --back-off 0.1 -- train gpt.yaml \
-        --quiet --metrics m.jsonl --steps 1000 --checkpoint checkpoints \
-        --checkpoint-every 20 >both.log 2>&1 &
+        --quiet --metrics "$folder/m.jsonl" --steps 1000 \
+        --checkpoint checkpoints --checkpoint-every 20 >both.log 2>&1 &
     job=$!
     launcher=mpi
     until_true test -s checkpoints/latest
@@ -511,5 +444,4 @@ if command -v mpirun >/dev/null; then
     fi
 fi
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

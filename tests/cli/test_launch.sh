@@ -2,23 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `sluice launch` decides, with a stand-in for mpirun that fails as told.
 #   tests/cli/test_launch.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
-export SLUICE_RUN_DIR
-n_passed=0
-n_failed=0
-
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-    [ ! -e runs ] || sed 's/^/    run: /' runs
-}
+. "$(dirname "$0")/bed.sh"
+logs='out err runs'
 
 # The stand-in: a run takes the first line of `script` and does what it says;
 # a probe (of `true`) fails for the hosts named in `dead`.
@@ -96,19 +81,6 @@ train: {batch: 4, micro_batches: 2, steps: 3}
 devices: {threads: 1}
 YAML
 
-# until_true COMMAND...: within a minute, else the test ends here
-until_true() {
-    n=0
-    until "$@" >/dev/null 2>&1; do
-        n=$((n + 1))
-        if [ $n -ge 600 ]; then
-            bad "never: $*"
-            kill -KILL $launch
-            exit 1
-        fi
-        sleep 0.1
-    done
-}
 n_signals_is() { [ "$(wc -l 2>/dev/null <signals)" = "$1" ]; }
 
 # launches STATUS SCRIPT ARGUMENT...: with the stand-in doing SCRIPT's lines
@@ -143,18 +115,14 @@ run_lacks() {
         ok
     fi
 }
-refuses() { # STATUS TEXT ARGUMENT...
+# refused STATUS TEXT ARGUMENT...: and nothing was run
+refused() {
     want=$1
     text=$2
     shift 2
     rm -f runs
-    "$sluice" launch "$@" >out 2>err
-    status=$?
-    if [ $status -eq "$want" ] && grep -qe "$text" err && [ ! -e runs ]; then
-        ok
-    else
-        bad "launch $*: exit status $status, not $want with '$text'"
-    fi
+    refuses "$want" "$text" launch "$@"
+    [ ! -e runs ] || bad "launch $*: it runs"
 }
 keep='--set checkpoint.dir=checkpoints'
 
@@ -187,37 +155,36 @@ fi
     >out 2>err
 if grep -q '^/opt/x/mpirun -np 2 ' out; then ok; else bad '--mpirun'; fi
 
-refuses 2 'command to run is missing'
-refuses 2 'command to run is missing' --ranks 2
-refuses 2 "'eval' is not launched" --ranks 2 -- eval gpt.yaml
+refused 2 'command to run is missing'
+refused 2 'command to run is missing' --ranks 2
+refused 2 "'eval' is not launched" --ranks 2 -- eval gpt.yaml
 for wrong in '--ranks 0' '--restarts x' '--grace -4'; do
-    # shellcheck disable=SC2086
-    refuses 2 'error: --' $wrong -- train gpt.yaml
+    refused 2 'error: --' $wrong -- train gpt.yaml
     if [ "$(wc -l <err)" -eq 1 ]; then ok; else bad "$wrong: one line"; fi
 done
-refuses 2 'hosts have 1 slot' --hosts a --ranks 2 -- train gpt.yaml
-refuses 2 'no host name' --hosts 'a,,b' -- train gpt.yaml
-refuses 2 'no host name' --hosts=-np -- train gpt.yaml
-refuses 2 'no host name' --hosts 'a b' -- train gpt.yaml
-refuses 2 'no host name' --hosts '' -- train gpt.yaml
-refuses 2 'slots of host a' --hosts a:0 -- train gpt.yaml
-refuses 2 'slots of host a' --hosts a:b:c -- train gpt.yaml
-refuses 2 'slots of host a' --hosts a:5000 -- train gpt.yaml
-refuses 2 'not both' --hosts a --hostfile hosts -- train gpt.yaml
-refuses 2 'min-ranks 3' --hosts a,b --min-ranks 3 -- train gpt.yaml
-refuses 2 'ranks' --ranks 0 -- train gpt.yaml
-refuses 2 'unrecognized' --rank-s 2 -- train gpt.yaml
-refuses 2 'unrecognized' --ranks 2 -- train gpt.yaml --nonsense
-refuses 2 'nothing.yaml' --ranks 2 -- train nothing.yaml
-refuses 2 'stepz' --ranks 2 -- train gpt.yaml --set stepz.a=x \
+refused 2 'hosts have 1 slot' --hosts a --ranks 2 -- train gpt.yaml
+refused 2 'no host name' --hosts 'a,,b' -- train gpt.yaml
+refused 2 'no host name' --hosts=-np -- train gpt.yaml
+refused 2 'no host name' --hosts 'a b' -- train gpt.yaml
+refused 2 'no host name' --hosts '' -- train gpt.yaml
+refused 2 'slots of host a' --hosts a:0 -- train gpt.yaml
+refused 2 'slots of host a' --hosts a:b:c -- train gpt.yaml
+refused 2 'slots of host a' --hosts a:5000 -- train gpt.yaml
+refused 2 'not both' --hosts a --hostfile hosts -- train gpt.yaml
+refused 2 'min-ranks 3' --hosts a,b --min-ranks 3 -- train gpt.yaml
+refused 2 'ranks' --ranks 0 -- train gpt.yaml
+refused 2 'unrecognized' --rank-s 2 -- train gpt.yaml
+refused 2 'unrecognized' --ranks 2 -- train gpt.yaml --nonsense
+refused 2 'nothing.yaml' --ranks 2 -- train nothing.yaml
+refused 2 'stepz' --ranks 2 -- train gpt.yaml --set stepz.a=x \
     --set 'train.schedule=stepz'
 printf 'a\nb slots=x\n' >hosts
-refuses 2 'hosts:2' --hostfile hosts -- train gpt.yaml
+refused 2 'hosts:2' --hostfile hosts -- train gpt.yaml
 printf 'a\nb slots=1 more\n' >hosts
-refuses 2 'hosts:2' --hostfile hosts -- train gpt.yaml
+refused 2 'hosts:2' --hostfile hosts -- train gpt.yaml
 printf '# nothing\n' >hosts
-refuses 2 'no host in it' --hostfile hosts -- train gpt.yaml
-refuses 1 'nowhere' --hostfile nowhere -- train gpt.yaml
+refused 2 'no host in it' --hostfile hosts -- train gpt.yaml
+refused 1 'nowhere' --hostfile nowhere -- train gpt.yaml
 
 # ---- how a run ends ----
 launches 0 'exit 0' --ranks 2 -- train gpt.yaml
@@ -278,7 +245,7 @@ rm -f times
 "$sluice" launch --back-off 0.2 --ranks 2 --restarts 3 -- train gpt.yaml \
     >out 2>err
 if awk 'NR > 1 && $1 - last < 0.2 * 2 ^ (NR - 2) {exit 1} {last = $1}' times
-then ok; else bad "pauses: $(tr '\n' ' ' <times)"; fi
+then ok; else bad "pauses: $(tr '\n' ' ' <./times)"; fi
 says 'restart in 0.8 s'
 
 # ---- hosts ----
@@ -356,15 +323,14 @@ signalled() {
     rm -f signals runs
     : >runs
     "$sluice" launch --back-off 0.01 "$@" >out 2>err &
-    launch=$!
+    job=$!
     n_sent=0
     for number in $numbers; do
         n_sent=$((n_sent + 1))
         until_true n_signals_is $n_sent
-        kill -s "$number" $launch
+        kill -s "$number" $job
     done
-    wait $launch
-    status=$?
+    await_job
     if [ $status -eq "$want" ]; then ok; else
         bad "$numbers: exit status $status, not $want"
     fi
@@ -385,34 +351,32 @@ printf 'exit 1\nexit 0\n' >script
 rm -f runs
 "$sluice" launch --back-off 60 --restarts 1 --ranks 2 -- train gpt.yaml \
     >out 2>err &
-launch=$!
+job=$!
 until_true grep -q 'restart in 60 s' err
-kill -TERM $launch
-wait $launch
-status=$?
+kill -TERM $job
+await_job
 if [ $status -eq 130 ]; then ok; else bad "a pause: exit status $status"; fi
 n_runs 1
 # one process without mpirun: it ends after the step, as by itself
 "$sluice" launch --restarts 3 -- train gpt.yaml --steps 1000000 --quiet \
     --metrics launched.jsonl >out 2>err &
-launch=$!
+job=$!
 until_true test -s launched.jsonl
-kill -TERM $launch
-wait $launch
-status=$?
+kill -TERM $job
+await_job
 if [ $status -eq 130 ] && grep -q 'state-hash' out; then ok; else
     bad "one process: exit status $status"
 fi
 # a launcher that is killed leaves no job behind
 rm -f launched.jsonl
-"$sluice" launch -- train gpt.yaml --steps 1000000 --quiet --metrics launched.jsonl \
-    >out 2>err &
-launch=$!
+"$sluice" launch -- train gpt.yaml --steps 1000000 --quiet \
+    --metrics "$folder/launched.jsonl" >out 2>err &
+job=$!
 until_true test -s launched.jsonl
-kill -KILL $launch
-wait $launch 2>/dev/null
-is_gone() { ! pgrep -f -e '--metrics launched.jsonl'; }
+is_gone() { ! writers_of launched.jsonl >pids; }
+if is_gone; then bad 'a job that is not to be found'; else ok; fi
+kill -KILL $job
+await_job 2>/dev/null
 until_true is_gone # the job does not outlive its launcher
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

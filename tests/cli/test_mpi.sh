@@ -3,25 +3,15 @@
 # `mpirun sluice train`: the state of one process, told once; an end that is
 # asked of one rank; an error on one rank.
 #   tests/cli/test_mpi.sh build/sluice
-command -v mpirun >/dev/null || {
-    echo "no mpirun"
-    exit 77
-}
 . "$(dirname "$0")/bed.sh"
-mkdir -m 700 run
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_btl=self,vader,tcp
-export OMPI_MCA_btl_vader_single_copy_mechanism=none
+begin_mpi || skip 'no mpirun'
+coordinator=
+on_end() { kill -KILL $job $coordinator 2>/dev/null; }
 
 check() {
     what=$1
     shift
     if "$@"; then ok; else bad "$what"; fi
-}
-launch() {
-    ranks=$1
-    shift
-    timeout 120 mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
 }
 hash_line() { sed -n 's/.*\(step .*state-hash .*\)/\1/p' out; }
 
@@ -45,46 +35,45 @@ devices: {threads: 1}
 optimizer: {type: sgd, lr: 0.05, momentum: 0.9}
 YAML
 
-# same CONFIG RANKS OPTIONS...: as one process with one device a cell
-same() {
+# alike CONFIG RANKS OPTIONS...: as one process with one device a cell
+alike() {
     config=$1
-    ranks=$2
+    n=$2
     shift 2
     "$sluice" train "$config" --quiet --devices cpu:1 --stages 1 "$@" \
         >out 2>err
     want=$(hash_line)
-    launch "$ranks" "$sluice" train "$config" --quiet "$@" $extra >out 2>err
-    check "$config on $ranks ranks, $*: $want" test "$want" = "$(hash_line)"
+    ranks "$n" "$sluice" train "$config" --quiet "$@" $extra >out 2>err
+    check "$config on $n ranks, $*: $want" test "$want" = "$(hash_line)"
     check "one line with the hash" test "$(grep -c state-hash out)" -eq 1
 }
-extra="" same gpt.yaml 2
-extra="--schedule 1f1b" same gpt.yaml 4
-extra="--stages 2 --recompute full" same gpt.yaml 4 --replicas 2
-extra="--stages 1 --zero1 true" same gpt.yaml 2 --replicas 2
-extra="--stages 3 --devices cpu:2" same gpt.yaml 3 --replicas 2
-extra="--zero1 true --bucket-bytes 10KiB" same resnet.yaml 4 --replicas 2
-extra="" same resnet.yaml 2
+extra="" alike gpt.yaml 2
+extra="--schedule 1f1b" alike gpt.yaml 4
+extra="--stages 2 --recompute full" alike gpt.yaml 4 --replicas 2
+extra="--stages 1 --zero1 true" alike gpt.yaml 2 --replicas 2
+extra="--stages 3 --devices cpu:2" alike gpt.yaml 3 --replicas 2
+extra="--zero1 true --bucket-bytes 10KiB" alike resnet.yaml 4 --replicas 2
+extra="" alike resnet.yaml 2
 check "one line an evaluation" test "$(grep -c validation out)" -le 1
 
 # the weights that ranks write are those of one process
 "$sluice" train gpt.yaml --quiet --save one.st >out 2>err
-launch 3 "$sluice" train gpt.yaml --quiet --save three.st >out 2>err
+ranks 3 "$sluice" train gpt.yaml --quiet --save three.st >out 2>err
 check "equal files of weights" cmp -s one.st three.st
 
 # the plan names the devices of all ranks
-launch 2 "$sluice" plan gpt.yaml --replicas 2 --stages 1 >out 2>err
+ranks 2 "$sluice" plan gpt.yaml --replicas 2 --stages 1 >out 2>err
 check "a plan of two ranks" grep -q '^1/cpu:0' out
 check "their places" grep -q '^replica 1: stage 0 .*/1/cpu:0' out
 
 # one rank is asked to end: all end after the same step
-launch 3 sh -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
+ranks 3 sh -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
     "$sluice" train gpt.yaml --quiet --steps 1000000 --set train.eval_every=0 \
     --metrics m.jsonl >out 2>err &
-launcher=$!
+job=$!
 until_true test -s m.jsonl
 kill -TERM "$(cat pid.1)"
-wait $launcher
-status=$?
+await_job
 check "exit status $status of an interrupted job" test $status -eq 130
 check "its hash" test "$(grep -c state-hash out)" -eq 1
 
@@ -93,21 +82,21 @@ check "its hash" test "$(grep -c state-hash out)" -eq 1
 coordinator=$!
 until_true grep -q 'coordinator of' coordinator.log # it has the lease
 kill -STOP $coordinator
-launch 2 sh -c 'echo $$ >let.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
+ranks 2 sh -c 'echo $$ >let.$OMPI_COMM_WORLD_RANK; exec "$@"' sh \
     "$sluice" train gpt.yaml --quiet --steps 1000000 --job-name let \
     --set train.eval_every=0 >out 2>err &
-launcher=$!
+job=$!
 is_there() { [ -n "$(find run -path '*let.1*' 2>/dev/null)" ]; }
 until_true is_there
 sleep 0.2
 begin=$(date +%s)
 kill -TERM "$(cat let.1)"
-wait $launcher
-status=$?
+await_job
 check "exit status $status of a job that is ended before it is let in" \
     test $status -eq 130
 check "it ends at once" test $(($(date +%s) - begin)) -lt 30
 kill -KILL $coordinator
+coordinator=
 
 # one rank has too little memory: all end, one message
 timeout 120 mpirun --oversubscribe --bind-to none \
@@ -120,26 +109,24 @@ check "the reason" grep -q "limit" err
 check "in one message" test "$(grep -c 'sluice: error' err)" -eq 1
 
 # what fails on all ranks alike is told once
-launch 2 "$sluice" train gpt.yaml --quiet --stages 99 >out 2>err
+ranks 2 "$sluice" train gpt.yaml --quiet --stages 99 >out 2>err
 check "too many stages" test "$(grep -c 'sluice: error' err)" -eq 1
-launch 2 "$sluice" train gpt.yaml --quiet --weights none.st >out 2>err
+ranks 2 "$sluice" train gpt.yaml --quiet --weights none.st >out 2>err
 check "no weights" test "$(grep -c 'sluice: error: none.st' err)" -eq 1
-launch 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs \
-    >out 2>err
-launch 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs \
-    >out 2>err
+ranks 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs >out 2>err
+ranks 2 "$sluice" train gpt.yaml --quiet --steps 1 --checkpoint runs >out 2>err
 status=$?
 check "exit status $status in a directory in use" test $status -eq 2
 check "it is in use" test "$(grep -c 'of an earlier run' err)" -eq 1
-launch 2 "$sluice" train gpt.yaml --quiet --checkpoint runs --resume auto \
+ranks 2 "$sluice" train gpt.yaml --quiet --checkpoint runs --resume auto \
     --micro-batches 3 >out 2>err
 check "other bits" test "$(grep -c 'not with the same bits' err)" -eq 1
-printf x | dd of="$(ls -d runs/step-*/*.safetensors | tail -1)" bs=1 seek=9000 \
+printf x | dd of="$(find runs/step-* -name "*.safetensors" | sort | tail -1)" bs=1 seek=9000 \
     conv=notrunc 2>err
-launch 2 "$sluice" train gpt.yaml --quiet --steps 9 --checkpoint runs \
+ranks 2 "$sluice" train gpt.yaml --quiet --steps 9 --checkpoint runs \
     --resume auto --micro-batches 3 >out 2>err
 check "a damaged one" test "$(grep -c 'is skipped' err)" -eq 1
-launch 2 "$sluice" eval gpt.yaml >out 2>err
+ranks 2 "$sluice" eval gpt.yaml >out 2>err
 check "one evaluation" test "$(grep -c perplexity out)" -eq 1
 # what one rank alone meets, too
 mkdir -p elsewhere
@@ -161,8 +148,7 @@ check "exit status $status with two configs" \
 check "who differs" grep -q 'rank 1' err
 
 # fewer cells than ranks
-launch 4 "$sluice" train gpt.yaml --quiet --stages 2 >out 2>err
+ranks 4 "$sluice" train gpt.yaml --quiet --stages 2 >out 2>err
 check "a rank without work" grep -q 'without work' err
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

@@ -3,24 +3,6 @@
 # The program as a person uses it: hashes, outputs, wrong input.
 #   tests/cli/test_program.sh build/sluice
 . "$(dirname "$0")/bed.sh"
-mkdir -m 700 run
-
-# refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
-refuses() {
-    want=$1
-    text=$2
-    shift 2
-    timeout 60 "$sluice" "$@" >out 2>err
-    status=$?
-    if [ $status -eq "$want" ] && grep -qe "$text" err; then ok; else
-        bad "sluice $*: exit status $status, not $want with '$text'"
-    fi
-}
-
-hash_of() {
-    "$sluice" train "$@" --quiet 2>err | tee out | tail -1 |
-        sed -n 's/.*state-hash //p'
-}
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
@@ -41,12 +23,12 @@ YAML
 
 # ---- one hash for every layout ----
 for config in gpt.yaml resnet.yaml; do
-    want=$(hash_of $config --devices cpu:1 --threads 1)
+    want=$(hash_of $config --devices cpu:1)
     [ ${#want} -eq 16 ] || bad "$config: no state hash"
     for devices in 2 3 4; do
         for schedule in gpipe 1f1b; do
             for recompute in none full except-last auto; do
-                got=$(hash_of $config --devices cpu:$devices --threads 1 \
+                got=$(hash_of $config --devices cpu:$devices \
                     --schedule $schedule --recompute $recompute)
                 if [ -n "$got" ] && [ "$got" = "$want" ]; then ok; else
                     bad "$config $devices $schedule $recompute: $got not $want"
@@ -150,13 +132,11 @@ fi
 # ---- Ctrl-C ends after the step, cleanly ----
 "$sluice" train gpt.yaml --steps 1000000 --quiet --save int.safetensors \
     --metrics int.jsonl >out 2>err &
-pid=$!
+job=$!
 until_true test -s int.jsonl
-kill -INT $pid
-wait $pid
-status=$?
+kill -INT $job
+await_job
 if [ $status -eq 130 ] && grep -q 'state-hash' out &&
     [ -s int.safetensors ]; then ok; else bad "Ctrl-C: exit status $status"; fi
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

@@ -4,41 +4,16 @@
 # time or memory, and the job ends with the state of an undisturbed one.
 #   tests/cli/test_rebalance.sh build/sluice
 # SLUICE_NO_MPI: when set, nothing is run under mpirun.
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-job=
-end_all() {
-    [ -z "$job" ] || kill -9 "$job" 2>/dev/null
-    rm -rf "$folder"
-}
-trap end_all EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
+. "$(dirname "$0")/bed.sh"
 SLUICE_LOG=error
-XDG_CACHE_HOME=$folder
-export SLUICE_RUN_DIR SLUICE_LOG XDG_CACHE_HOME
+export SLUICE_LOG
+logs='*.log'
+show() { "$sluice" ctl list; }
 
-fail() {
-    echo "FAILED: $1"
-    "$sluice" ctl list
-    for log in *.log; do
-        echo "== $log"
-        tail -n 20 "$log"
-    done
-    exit 1
-}
-
-# until_in FILE TEXT: within two minutes TEXT is in FILE
+# until_in FILE TEXT: TEXT is in FILE before the job ends
 until_in() {
-    n=0
-    while ! grep -qe "$2" "$1" 2>/dev/null; do
-        n=$((n + 1))
-        [ $n -lt 1200 ] || fail "$1 never has '$2'"
-        kill -0 "$job" 2>/dev/null || grep -qe "$2" "$1" ||
-            fail "the job ended without '$2'"
-        sleep 0.1
-    done
+    until_true or_over grep -e "$2" "$1"
+    grep -qe "$2" "$1" || fail "the job ended without '$2'"
 }
 
 cat >gpt.yaml <<'YAML'
@@ -55,19 +30,18 @@ train() { # NAME OPTION...
         --metrics "$name.jsonl" "$@" >"$name.log" 2>&1
 }
 launch() { # RANKS NAME OPTION...
-    ranks=$1
+    n=$1
     name=$2
     shift 2
     ASAN_OPTIONS=detect_leaks=0 exec mpirun --oversubscribe --bind-to none \
-        -n "$ranks" "$sluice" train gpt.yaml --quiet --job-name "$name" \
+        -n "$n" "$sluice" train gpt.yaml --quiet --job-name "$name" \
         --steps $steps --metrics "$name.jsonl" "$@" >"$name.log" 2>&1
 }
-hash_in() { sed -n 's/.*state-hash //p' "$1"; }
 ctl() { "$sluice" ctl "$@" >ctl.log 2>&1 || fail "ctl $*"; }
 # end_job NAME: it ends well, with the state of an undisturbed run
 end_job() {
-    wait "$job" || fail "job $1: exit status $?"
-    job=
+    await_job
+    [ $status -eq 0 ] || fail "job $1: exit status $status"
     [ "$(hash_in "$1.log")" = "$want" ] ||
         fail "job $1: hash $(hash_in "$1.log"), not $want"
 }
@@ -99,11 +73,7 @@ end_job memory
 
 # between two processes: rank 1's share falls, its layers go to rank 0; what
 # is saved then goes on anywhere
-if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none
-    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
-    export OMPI_MCA_btl OMPI_MCA_btl_vader_single_copy_mechanism
+if begin_mpi; then
     ASAN_OPTIONS=detect_leaks=0 \
         mpirun --oversubscribe --bind-to none -n 2 "$sluice" train gpt.yaml \
         --quiet --devices cpu:1 --job-name ranks --steps $steps \

@@ -3,63 +3,21 @@
 # A coordinator and jobs as real processes: each party is killed in turn, and
 # all jobs end with the state that they have alone.
 #   tests/cli/test_sharing.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-coordinator= host= guest= held=
-end_all() {
-    for pid in $coordinator $host $guest $held; do kill -9 "$pid" 2>/dev/null; done
-    rm -rf "$folder"
-}
-trap end_all EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
+. "$(dirname "$0")/bed.sh"
+coordinator='' host='' guest='' held=''
+on_end() { kill -9 $coordinator $host $guest $held 2>/dev/null; }
 SLUICE_LOG=error
-export SLUICE_RUN_DIR SLUICE_LOG
-
-fail() {
-    echo "FAILED: $1"
-    "$sluice" ctl list
-    for log in *.log; do
-        echo "== $log"
-        tail -n 20 "$log"
-    done
-    exit 1
-}
-
-# exits STATUS TEXT COMMAND...: that exit status, and TEXT (if any)
-# in its output
-exits() {
-    want=$1
-    text=$2
-    shift 2
-    "$@" >out.log 2>&1
-    status=$?
-    if [ $status -ne "$want" ] ||
-        { [ -n "$text" ] && ! grep -qe "$text" out.log; }; then
-        fail "$*: exit status $status, not $want with '$text'"
-    fi
-}
+export SLUICE_LOG
+logs='*.log out err'
+show() { "$sluice" ctl list; }
 
 # does COMMAND...: it succeeds, if not at once: a job without a core may be
 # late with its answer
 does() {
     n=0
-    until "$@" >out.log 2>&1; do
+    until "$@" >out 2>err; do
         n=$((n + 1))
         [ $n -lt 20 ] || fail "$*: exit status not 0"
-    done
-}
-
-# until_shows TEXT COMMAND...: within a minute TEXT is in its output
-until_shows() {
-    text=$1
-    shift
-    n=0
-    while ! "$@" 2>&1 | grep -qe "$text"; do
-        n=$((n + 1))
-        [ $n -lt 600 ] || fail "$* never shows '$text'"
-        sleep 0.1
     done
 }
 
@@ -95,38 +53,37 @@ hold() {
             held=$!
         fi
         if "$sluice" ctl list 2>&1 | grep -qe "$1-.*running"; then
-            "$sluice" ctl suspend "$1" >out.log 2>&1
+            "$sluice" ctl suspend "$1" >out 2>err
         fi
         sleep 0.1
     done
 }
 resume() { # NAME PID: it may end before its answer is seen
     n=0
-    until "$sluice" ctl resume "$1" >out.log 2>&1 || ! kill -0 "$2"; do
+    until "$sluice" ctl resume "$1" >out 2>err || ! kill -0 "$2"; do
         n=$((n + 1))
         [ $n -lt 20 ] || fail "job $1 is not resumed"
     done
 }
-hash_in() { sed -n 's/.*state-hash //p' "$1"; }
 
 (train alone none 300)
 alone=$(hash_in alone.log)
 [ -n "$alone" ] || fail "a job alone has no hash"
 
-exits 0 'no jobs' "$sluice" ctl list
-exits 1 "there is no job 'x'" "$sluice" ctl suspend x
-exits 2 'share JOB DEVICE' "$sluice" ctl share x
-exits 2 "there is no 'frob'" "$sluice" ctl frob
-exits 2 'say list' "$sluice" ctl
-exits 2 'guarantee-first, fair and static' "$sluice" coordinator --policy best
-exits 2 'out of range' "$sluice" coordinator --floor 0
-exits 0 'no coordinator' "$sluice" top
-exits 0 '"jobs": \[\]' "$sluice" top --json
+passes 'no jobs' ctl list
+refuses 1 "there is no job 'x'" ctl suspend x
+refuses 2 'share JOB DEVICE' ctl share x
+refuses 2 "there is no 'frob'" ctl frob
+refuses 2 'say list' ctl
+refuses 2 'guarantee-first, fair and static' coordinator --policy best
+refuses 2 'out of range' coordinator --floor 0
+passes 'no coordinator' top
+passes '"jobs": \[\]' top --json
 
 # A job that is held does not end, whatever the machine's speed.
 begin_coordinator
-exits 1 'already' "$sluice" coordinator
-exits 0 'dry run' "$sluice" coordinator --dry-run --once
+refuses 1 'already' coordinator
+passes 'dry run' coordinator --dry-run --once
 hold host guarantee
 host=$held
 hold guest opportunistic
@@ -135,10 +92,10 @@ guest=$held
 # By hand: answered, shown, and left by the coordinator that comes next.
 does "$sluice" ctl share guest cpu:0 30
 does "$sluice" ctl limit host cpu:0 100MiB
-exits 2 "has no device 'cpu:7'; it has cpu:0" "$sluice" ctl share host cpu:7 9
-exits 2 'out of range' "$sluice" ctl share host cpu:0 101
-exits 2 'has at most' "$sluice" ctl limit host all 1000TB
-exits 2 'at least 1 byte' "$sluice" ctl limit host all 0
+refuses 2 "has no device 'cpu:7'; it has cpu:0" ctl share host cpu:7 9
+refuses 2 'out of range' ctl share host cpu:0 101
+refuses 2 'has at most' ctl limit host all 1000TB
+refuses 2 'at least 1 byte' ctl limit host all 0
 until_shows 'guest-.*30.0%' "$sluice" top
 until_shows 'host-.*100.00 MiB' "$sluice" top
 kill -9 "$coordinator"
@@ -205,4 +162,4 @@ done
 wait "$coordinator" && fail "the directory went and the coordinator did not"
 grep -q 'was removed' coordinator.log || fail "it does not say why it ended"
 coordinator=
-echo "sharing: passed"
+finish

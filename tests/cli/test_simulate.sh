@@ -3,46 +3,8 @@
 # `sluice simulate` as a person uses it.
 #   tests/cli/test_simulate.sh build/sluice
 # SLUICE_NO_MPI: when set, nothing is run under mpirun.
-set -u
-has_mpi=$(command -v mpirun)
-[ -z "${SLUICE_NO_MPI:-}" ] || has_mpi=
 examples=$(cd "$(dirname "$0")/../../examples" && pwd)
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-XDG_CACHE_HOME=$folder/cache
-export XDG_CACHE_HOME
-n_passed=0
-n_failed=0
-
-ok() { n_passed=$((n_passed + 1)); }
-bad() {
-    n_failed=$((n_failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' out err
-}
-
-# passes TEXT ARGUMENT...: exit status 0 and TEXT in the output
-passes() {
-    text=$1
-    shift
-    if "$sluice" simulate "$@" >out 2>err && grep -qe "$text" out; then ok; else
-        bad "sluice simulate $* should print '$text'"
-    fi
-}
-
-# refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
-refuses() {
-    want=$1
-    text=$2
-    shift 2
-    timeout 60 "$sluice" simulate "$@" >out 2>err
-    status=$?
-    if [ $status -eq "$want" ] && grep -qe "$text" err; then ok; else
-        bad "sluice simulate $*: exit status $status, not $want with '$text'"
-    fi
-}
+. "$(dirname "$0")/bed.sh"
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64}
@@ -59,16 +21,16 @@ YAML
 # ---- one grid ----
 for schedule in gpipe 1f1b; do
     for recompute in none full except-last auto; do
-        passes 'critical path: ' gpt.yaml --cluster cluster.yaml --stages 2 \
-            --replicas 2 --micro-batches 2 --schedule $schedule \
-            --recompute $recompute
+        passes 'critical path: ' simulate gpt.yaml --stages 2 \
+            --cluster cluster.yaml --replicas 2 --micro-batches 2 \
+            --schedule $schedule --recompute $recompute
     done
 done
-passes '2 replicas x 3 stages on 6 of 8 devices' gpt.yaml --stages 3 \
+passes '2 replicas x 3 stages on 6 of 8 devices' simulate gpt.yaml --stages 3 \
     --replicas 2 --cluster cluster.yaml --zero1 true
-passes '"critical_path_ms"' gpt.yaml --cluster cluster.yaml --json
-passes 'does not fit' gpt.yaml --cluster cluster.yaml --batch 1024
-passes 'critical path' gpt.yaml --cluster cluster.yaml --stages 3 \
+passes '"critical_path_ms"' simulate gpt.yaml --cluster cluster.yaml --json
+passes 'does not fit' simulate gpt.yaml --cluster cluster.yaml --batch 1024
+passes 'critical path' simulate gpt.yaml --cluster cluster.yaml --stages 3 \
     --set 'partition.cuts=[4,9]' --timeline t.svg
 grep -q '</svg>' t.svg && ok || bad 'no timeline'
 "$sluice" simulate gpt.yaml --cluster cluster.yaml --json >a.json 2>err
@@ -77,23 +39,25 @@ cmp -s a.json b.json && ok || bad 'two simulations differ'
 
 # ---- measured costs ----
 "$sluice" profile gpt.yaml --threads 1 --repeats 2 >out 2>err || bad profile
-passes 'costs of layers: measured' gpt.yaml --threads 1 --cluster cluster.yaml
-refuses 1 'run `sluice profile`' gpt.yaml --threads 1 --replicas 4 \
+passes 'costs of layers: measured' simulate gpt.yaml --threads 1 \
+    --cluster cluster.yaml
+refuses 1 'run `sluice profile`' simulate gpt.yaml --threads 1 --replicas 4 \
     --costs profile --cluster cluster.yaml
 
 # ---- scaling ----
-passes 'rows of a micro-batch that may be chosen: 4$' gpt.yaml --threads 1 \
-    --cluster cluster.yaml --scale 1,2 --costs profile
-passes '^weak scaling' gpt.yaml --cluster cluster.yaml --scale 1,2,3,8
+passes 'rows of a micro-batch that may be chosen: 4$' simulate gpt.yaml \
+    --threads 1 --cluster cluster.yaml --scale 1,2 --costs profile
+passes '^weak scaling' simulate gpt.yaml --cluster cluster.yaml --scale 1,2,3,8
 [ "$(grep -c ' %' out)" -eq 8 ] && ok || bad 'two tables of four rows'
-passes '"strong"' gpt.yaml --cluster cluster.yaml --scale 1,8 --json
-passes '^   1024 ' gpt.yaml --cluster "$examples/cluster_1024.yaml" \
+passes '"strong"' simulate gpt.yaml --cluster cluster.yaml --scale 1,8 --json
+passes '^   1024 ' simulate gpt.yaml --cluster "$examples/cluster_1024.yaml" \
     --batch 4096 --set train.micro_batches=1024 --scale 1,1024
 # nothing is rehearsed on this machine, which could take minutes or not fit
-passes '512 replicas x 2 stages on 1024' "$examples/gpt2_synthetic.yaml" \
-    --cluster "$examples/cluster_1024.yaml" --batch 8192 --replicas 512 \
-    --stages 2 --micro-batches 16 --costs analytic --device-memory 1MiB
-passes 'micro-batches of' "$examples/gpt2_synthetic.yaml" --stages 2 \
+passes '512 replicas x 2 stages on 1024' simulate \
+    "$examples/gpt2_synthetic.yaml" --cluster "$examples/cluster_1024.yaml" \
+    --batch 8192 --replicas 512 --stages 2 --micro-batches 16 \
+    --costs analytic --device-memory 1MiB
+passes 'micro-batches of' simulate "$examples/gpt2_synthetic.yaml" --stages 2 \
     --cluster "$examples/cluster_two_cores.yaml" --costs analytic
 
 # ---- the bytes between two real ranks are those of the simulation ----
@@ -105,18 +69,18 @@ train: {batch: 16, micro_batches: 4}
 YAML
 # bytes STAGES REPLICAS: of a step, sent by both ranks
 bytes() {
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        timeout 120 mpirun --oversubscribe --bind-to none -n 2 "$sluice" train \
-        even.yaml --quiet --stages "$1" --replicas "$2" --micro-batches 2 \
-        --steps 1 --devices cpu:1 --threads 1 --edges edges.jsonl \
-        >out.ranks 2>err.ranks
+    ranks 2 "$sluice" train even.yaml --quiet --stages "$1" --replicas "$2" \
+        --micro-batches 2 --steps 1 --devices cpu:1 --threads 1 \
+        --edges edges.jsonl >out.ranks 2>err.ranks
     cat edges.jsonl.0 edges.jsonl.1 |
         sed -n 's/.*"is_sender": true.*"bytes": \([0-9]*\),.*/\1/p' |
         awk '{ sum += $1 } END { printf "%d\n", sum }'
 }
-[ -n "$has_mpi" ] || echo "no mpirun: bytes are not compared"
 for grid in '2 1' '1 2'; do
-    [ -n "$has_mpi" ] || break
+    begin_mpi || {
+        echo "no mpirun: bytes are not compared"
+        break
+    }
     set -- $grid
     want=$(bytes "$1" "$2")
     "$sluice" simulate even.yaml --stages "$1" --replicas "$2" \
@@ -133,17 +97,17 @@ done
 if [ $? -eq 1 ] && grep -q '/nonexistent/e' err; then ok; else
     bad 'train --edges into a folder that is not there'
 fi
-refuses 2 'cluster FILE is missing' gpt.yaml
-refuses 1 'nothing.yaml' gpt.yaml --cluster nothing.yaml
-refuses 2 'raise train.batch' gpt.yaml --cluster cluster.yaml --replicas 5
-refuses 2 'replicas' gpt.yaml --cluster cluster.yaml --replicas 0
-refuses 2 'an integer from 1 to 8' gpt.yaml \
+refuses 2 'cluster FILE is missing' simulate gpt.yaml
+refuses 1 'nothing.yaml' simulate gpt.yaml --cluster nothing.yaml
+refuses 2 'raise train.batch' simulate gpt.yaml --cluster cluster.yaml \
+    --replicas 5
+refuses 2 'replicas' simulate gpt.yaml --cluster cluster.yaml --replicas 0
+refuses 2 'an integer from 1 to 8' simulate gpt.yaml \
     --cluster cluster.yaml --scale 1,9
-refuses 2 'scale' gpt.yaml --cluster cluster.yaml --scale 1,,2
-refuses 2 'lifo' gpt.yaml --cluster cluster.yaml --schedule 1f1b \
+refuses 2 'scale' simulate gpt.yaml --cluster cluster.yaml --scale 1,,2
+refuses 2 'lifo' simulate gpt.yaml --cluster cluster.yaml --schedule 1f1b \
     --backward-order lifo
 printf 'hosts:\n  - speeed: 2\n' >wrong.yaml
-refuses 2 'wrong.yaml:2:' gpt.yaml --cluster wrong.yaml
+refuses 2 'wrong.yaml:2:' simulate gpt.yaml --cluster wrong.yaml
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

@@ -111,14 +111,6 @@ static void expect(const fixture_run_t *run, int stage, uint64_t n_loads)
     sl_schedule_cleanup(&list);
 }
 
-static void step(sl_engine_t *engine, const fixture_run_t *run, int i)
-{
-    const sl_batch_t batch = fixture_batch(run->model, run->rows, i, 0);
-    sl_step_report_t report;
-
-    sl_assert_ok(sl_engine_step(engine, &batch, &report));
-}
-
 /* Loads of each device in one more step. */
 static void count_loads(sl_engine_t *engine, const fixture_run_t *run, int i,
                         uint64_t *n_loads)
@@ -128,7 +120,7 @@ static void count_loads(sl_engine_t *engine, const fixture_run_t *run, int i,
     for (d = 0; d < run->n_devices; d++) {
         n_loads[d] = standin_n_loads(d);
     }
-    step(engine, run, i);
+    (void)fixture_step(run, engine, i);
     for (d = 0; d < run->n_devices; d++) {
         n_loads[d] = standin_n_loads(d) - n_loads[d];
     }
@@ -142,8 +134,8 @@ static void check_beside(const fixture_run_t *run)
     int d, i;
 
     fixture_engine(run, &devices, &engine);
-    step(engine, run, 0);
-    step(engine, run, 1); /* from here on passes are graphs */
+    (void)fixture_step(run, engine, 0);
+    (void)fixture_step(run, engine, 1); /* from here on passes are graphs */
     count_loads(engine, run, 2, n_loads);
     for (d = 0; d < run->n_devices; d++) {
         expect(run, d, n_loads[d]);
@@ -278,7 +270,7 @@ static void a_share_changes_no_bit(void **state)
                                                  i % 2 == 0 ? 60.0 : 100.0,
                                                  SL_SHARE_TOKEN_BUCKET));
         }
-        step(engine, &run, i);
+        (void)fixture_step(&run, engine, i);
     }
     sl_assert_ok(sl_engine_state_hash(engine, &hash));
     assert_true(hash == want.hash);
@@ -311,7 +303,7 @@ static void a_failed_step_leaves_nothing_ahead(void **state)
         int32_t *target;
 
         fixture_engine(&run, &devices, &engine);
-        step(engine, &run, 0);
+        (void)fixture_step(&run, engine, 0);
         batch = fixture_batch(run.model, run.rows, 1, 0);
         target = malloc(sizeof(int32_t) *
                         (size_t)sl_tensor_elements(&run.model->target) *
@@ -326,7 +318,7 @@ static void a_failed_step_leaves_nothing_ahead(void **state)
         sl_assert_status(sl_engine_step(engine, &batch, &report),
                          SL_ERR_INVALID_ARG);
         free(target);
-        step(engine, &run, 1);
+        (void)fixture_step(&run, engine, 1);
         sl_assert_ok(sl_engine_state_hash(engine, &hash));
         assert_true(hash == want.hash);
         sl_engine_destroy(engine);
@@ -369,46 +361,17 @@ static sl_model_t *wide_model(void)
     return model;
 }
 
-typedef struct trained {
-    sl_status_t status;
-    int plan_fits;
-    size_t planned_bytes, used_bytes; /* most held */
-    size_t peak_bytes;                /* most in blocks */
-    uint64_t hash;
-} trained_t;
-
-static trained_t train_within(const fixture_run_t *run)
+static fixture_bytes_t train_within(const fixture_run_t *run)
 {
-    sl_device_set_t *devices = NULL;
-    sl_engine_t *engine = NULL;
-    sl_engine_params_t params;
-    trained_t got = {.status = SL_OK};
-    sl_memory_plan_t plan;
-    int i;
+    const fixture_bytes_t got = fixture_measure(run);
+    sl_memory_plan_t plan = fixture_rehearse(run);
 
-    fixture_params(run, &devices, &params);
-    sl_assert_ok(sl_engine_rehearse(&params, &plan));
-    got.plan_fits = plan.fits;
-    got.planned_bytes = plan.devices[0].held_bytes;
+    assert_true(got.status == SL_OK || got.status == SL_ERR_QUOTA);
+    assert_int_equal(plan.fits, got.status == SL_OK);
+    if (plan.fits) {
+        assert_int_equal(plan.devices[0].held_bytes, got.held[0]);
+    }
     sl_memory_plan_cleanup(&plan);
-    got.status = sl_engine_create(&params, &engine);
-    for (i = 0; i < 2 && got.status >= 0; i++) {
-        const sl_batch_t batch = fixture_batch(run->model, run->rows, i, 0);
-        sl_step_report_t report;
-
-        got.status = sl_engine_step(engine, &batch, &report);
-        if (got.status >= 0 && report.devices[0].held_bytes > got.used_bytes) {
-            got.used_bytes = report.devices[0].held_bytes;
-        }
-        if (got.status >= 0 && report.devices[0].peak_bytes > got.peak_bytes) {
-            got.peak_bytes = report.devices[0].peak_bytes;
-        }
-    }
-    if (got.status >= 0) {
-        sl_assert_ok(sl_engine_state_hash(engine, &got.hash));
-    }
-    sl_engine_destroy(engine);
-    sl_device_set_destroy(devices);
     return got;
 }
 
@@ -420,11 +383,12 @@ static void short_memory_is_not_spent_ahead(void **state)
                          .n_micro = 4,
                          .n_devices = 1,
                          .n_stages = 1,
+                         .n_steps = 2,
                          .schedule = SL_SCHEDULE_1F1B};
     const size_t input_bytes = (size_t)4 * 64 * 64 * sizeof(float);
     const size_t by = (size_t)16 << 10;
     size_t least, least_peak = 0;
-    trained_t want, got;
+    fixture_bytes_t want, got;
 
     (void)state;
     standin_set_granularity(0); /* regions to the byte */
@@ -433,24 +397,20 @@ static void short_memory_is_not_spent_ahead(void **state)
                                         SL_PRECISION_F32));
     want = train_within(&run);
     sl_assert_ok(want.status);
-    assert_int_equal(want.planned_bytes, want.used_bytes);
     /* the first region is larger than all that is needed */
     for (least = (size_t)1 << 20; least > by; least -= by) {
         run.memory_bytes = least;
         got = train_within(&run);
-        assert_true(got.status == SL_OK || got.status == SL_ERR_QUOTA);
-        assert_int_equal(got.plan_fits, got.status == SL_OK);
         if (got.status < 0) {
             break;
         }
         assert_true(got.hash == want.hash);
-        assert_true(got.used_bytes <= run.memory_bytes);
-        assert_int_equal(got.planned_bytes, got.used_bytes);
-        least_peak = got.peak_bytes;
+        assert_true(got.held[0] <= run.memory_bytes);
+        least_peak = got.peak[0];
     }
     /* it was ahead where it could be, and not where that takes too much */
-    assert_true(least_peak + input_bytes <= want.peak_bytes);
-    assert_true(least + by < want.peak_bytes);
+    assert_true(least_peak + input_bytes <= want.peak[0]);
+    assert_true(least + by < want.peak[0]);
     sl_model_destroy(run.model);
 }
 

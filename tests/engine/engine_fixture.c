@@ -328,6 +328,24 @@ void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,
     sl_assert_ok(sl_engine_create(&params, engine_p));
 }
 
+sl_status_t fixture_try_step(const fixture_run_t *run, sl_engine_t *engine,
+                             int step, sl_step_report_t *report)
+{
+    const sl_batch_t batch =
+        fixture_batch(run->model, run->rows, step, run->ignore_every);
+
+    return sl_engine_step(engine, &batch, report);
+}
+
+sl_step_report_t fixture_step(const fixture_run_t *run, sl_engine_t *engine,
+                              int step)
+{
+    sl_step_report_t report;
+
+    sl_assert_ok(fixture_try_step(run, engine, step, &report));
+    return report;
+}
+
 fixture_result_t fixture_train(const fixture_run_t *run)
 {
     fixture_result_t result;
@@ -357,4 +375,62 @@ fixture_result_t fixture_train(const fixture_run_t *run)
     sl_engine_destroy(engine);
     sl_device_set_destroy(devices);
     return result;
+}
+
+fixture_bytes_t fixture_measure(const fixture_run_t *run)
+{
+    sl_device_set_t *devices = NULL;
+    sl_engine_t *engine = NULL;
+    sl_engine_params_t params;
+    fixture_bytes_t got = {.status = SL_OK};
+    int step, d;
+
+    fixture_params(run, &devices, &params);
+    got.status = sl_engine_create(&params, &engine);
+    for (step = 0; step < run->n_steps && got.status >= 0; step++) {
+        sl_step_report_t report;
+
+        got.status = fixture_try_step(run, engine, step, &report);
+        for (d = 0; d < devices->n_devices && got.status >= 0; d++) {
+            const sl_device_report_t *device = &report.devices[d];
+
+            assert_true(device->held_bytes <= device->limit_bytes);
+            if (device->peak_bytes > got.peak[d]) {
+                got.peak[d] = device->peak_bytes;
+            }
+            if (device->held_bytes > got.held[d]) {
+                got.held[d] = device->held_bytes;
+            }
+        }
+    }
+    if (got.status >= 0) {
+        sl_assert_ok(sl_engine_state_hash(engine, &got.hash));
+    }
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    return got;
+}
+
+sl_memory_plan_t fixture_rehearse(const fixture_run_t *run)
+{
+    sl_device_set_t *devices = NULL;
+    sl_engine_params_t params;
+    sl_memory_plan_t plan;
+    sl_mem_stats_t stats;
+    int d;
+
+    fixture_params(run, &devices, &params);
+    sl_assert_ok(sl_engine_rehearse(&params, &plan));
+    for (d = 0; d < devices->n_devices; d++) {
+        sl_op_stats_t ops;
+
+        /* nothing was asked of the real devices */
+        sl_mem_stats(devices->devices[d].mem, &stats);
+        assert_int_equal(stats.n_region_allocs, 0);
+        sl_op_manager_stats(devices->devices[d].ops, &ops);
+        assert_int_equal(ops.n_submitted, 0);
+        plan.devices[d].name = NULL; /* went with the devices */
+    }
+    sl_device_set_destroy(devices);
+    return plan;
 }

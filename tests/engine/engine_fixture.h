@@ -11,7 +11,8 @@
 #include "tests/support/sl_test.h"
 
 enum {
-    FIXTURE_MAX_STEPS = 16
+    FIXTURE_MAX_STEPS = 16,
+    FIXTURE_MAX_DEVICES = 8
 };
 
 /**
@@ -67,6 +68,13 @@ typedef struct fixture_result {
     double norms[FIXTURE_MAX_STEPS];
 } fixture_result_t;
 
+/** Most bytes of each device over the steps of a run. */
+typedef struct fixture_bytes {
+    size_t peak[FIXTURE_MAX_DEVICES], held[FIXTURE_MAX_DEVICES];
+    uint64_t hash;
+    sl_status_t status; /**< of the step that failed, or SL_OK */
+} fixture_bytes_t;
+
 /** Train; fails the test on any error, or when replicas differ. */
 fixture_result_t fixture_train(const fixture_run_t *run);
 
@@ -83,6 +91,20 @@ SL_NODISCARD sl_status_t fixture_try_params(const fixture_run_t *run,
 /** As the engine would be made for `run`; the caller destroys both. */
 void fixture_engine(const fixture_run_t *run, sl_device_set_t **devices_p,
                     sl_engine_t **engine_p);
+
+/** Batch `step` of `run` is trained on. */
+sl_step_report_t fixture_step(const fixture_run_t *run, sl_engine_t *engine,
+                              int step);
+/** The same, where it may fail. */
+SL_NODISCARD sl_status_t fixture_try_step(const fixture_run_t *run,
+                                          sl_engine_t *engine, int step,
+                                          sl_step_report_t *report);
+
+/** Train, which may fail for want of memory, and measure. */
+fixture_bytes_t fixture_measure(const fixture_run_t *run);
+
+/** What the engine of `run` would use, asking nothing of the devices. */
+sl_memory_plan_t fixture_rehearse(const fixture_run_t *run);
 
 /** Some cuts into stages that are never empty, n_stages + 1 of them: a function
  *  of seed and trial. */

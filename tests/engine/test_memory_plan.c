@@ -8,82 +8,11 @@
 #include "base/rng.h"
 #include "tests/engine/engine_fixture.h"
 
-enum {
-    MAX_DEVICES = 8
-};
-
-/* Most bytes of each device over the steps of a real run. */
-typedef struct measured {
-    size_t peak[MAX_DEVICES], held[MAX_DEVICES];
-    uint64_t hash;
-    sl_status_t status; /* of the step that failed, or SL_OK */
-} measured_t;
-
-static measured_t measure(const fixture_run_t *run)
-{
-    sl_device_set_t *devices = NULL;
-    sl_engine_t *engine = NULL;
-    sl_engine_params_t params;
-    measured_t got = {.status = SL_OK};
-    int step, d;
-
-    fixture_params(run, &devices, &params);
-    got.status = sl_engine_create(&params, &engine);
-    for (step = 0; step < run->n_steps && got.status >= 0; step++) {
-        const sl_batch_t batch =
-            fixture_batch(run->model, run->rows, step, run->ignore_every);
-        sl_step_report_t report;
-
-        got.status = sl_engine_step(engine, &batch, &report);
-        for (d = 0; d < devices->n_devices && got.status >= 0; d++) {
-            const sl_device_report_t *device = &report.devices[d];
-
-            assert_true(device->held_bytes <= device->limit_bytes);
-            if (device->peak_bytes > got.peak[d]) {
-                got.peak[d] = device->peak_bytes;
-            }
-            if (device->held_bytes > got.held[d]) {
-                got.held[d] = device->held_bytes;
-            }
-        }
-    }
-    if (got.status >= 0) {
-        sl_assert_ok(sl_engine_state_hash(engine, &got.hash));
-    }
-    sl_engine_destroy(engine);
-    sl_device_set_destroy(devices);
-    return got;
-}
-
-static sl_memory_plan_t rehearse(const fixture_run_t *run)
-{
-    sl_device_set_t *devices = NULL;
-    sl_engine_params_t params;
-    sl_memory_plan_t plan;
-    sl_mem_stats_t stats;
-    int d;
-
-    fixture_params(run, &devices, &params);
-    sl_assert_ok(sl_engine_rehearse(&params, &plan));
-    for (d = 0; d < devices->n_devices; d++) {
-        sl_op_stats_t ops;
-
-        /* nothing was asked of the real devices */
-        sl_mem_stats(devices->devices[d].mem, &stats);
-        assert_int_equal(stats.n_region_allocs, 0);
-        sl_op_manager_stats(devices->devices[d].ops, &ops);
-        assert_int_equal(ops.n_submitted, 0);
-        plan.devices[d].name = NULL; /* went with the devices */
-    }
-    sl_device_set_destroy(devices);
-    return plan;
-}
-
 /* With a device a stage, to the byte. */
 static void check_prediction(const fixture_run_t *run)
 {
-    sl_memory_plan_t plan = rehearse(run);
-    const measured_t got = measure(run);
+    sl_memory_plan_t plan = fixture_rehearse(run);
+    const fixture_bytes_t got = fixture_measure(run);
     int d;
 
     sl_assert_ok(got.status);
@@ -162,12 +91,12 @@ static void shared_devices_are_near(void **state)
                          .n_steps = 3,
                          .model = fixture_unet()};
     sl_memory_plan_t plan;
-    measured_t got;
+    fixture_bytes_t got;
     int d;
 
     (void)state;
-    plan = rehearse(&run);
-    got = measure(&run);
+    plan = fixture_rehearse(&run);
+    got = fixture_measure(&run);
     for (d = 0; d < 2; d++) {
         const double ratio =
             (double)got.peak[d] / (double)plan.devices[d].peak_bytes;
@@ -196,7 +125,7 @@ static size_t predicted_peak(fixture_run_t run, sl_recompute_t recompute)
     size_t peak;
 
     run.recompute = recompute;
-    plan = rehearse(&run);
+    plan = fixture_rehearse(&run);
     peak = largest_peak(&plan);
     sl_memory_plan_cleanup(&plan);
     return peak;
@@ -217,11 +146,11 @@ static void the_plan_knows_what_fits(void **state)
     (void)state;
     for (tenths = 1; tenths <= 14; tenths++) {
         sl_memory_plan_t plan;
-        measured_t got;
+        fixture_bytes_t got;
 
         run.memory_bytes = peak / 10 * (size_t)tenths;
-        plan = rehearse(&run);
-        got = measure(&run);
+        plan = fixture_rehearse(&run);
+        got = fixture_measure(&run);
         assert_true(got.status == SL_OK || got.status == SL_ERR_QUOTA);
         assert_int_equal(plan.fits, got.status == SL_OK);
         n_fit += plan.fits;
@@ -252,11 +181,11 @@ static void check_auto(fixture_run_t run)
 {
     const size_t none = predicted_peak(run, SL_RECOMPUTE_NONE);
     const size_t full = predicted_peak(run, SL_RECOMPUTE_FULL);
-    measured_t want, got;
+    fixture_bytes_t want, got;
     int i, kept, kept_before = -1, n_between = 0;
 
     run.n_steps = 2;
-    want = measure(&run);
+    want = fixture_measure(&run);
     run.recompute = SL_RECOMPUTE_AUTO;
     assert_true(full < none);
     for (i = 0; i <= 6; i++) {
@@ -264,8 +193,8 @@ static void check_auto(fixture_run_t run)
 
         run.memory_bytes = full + (none - full) / 6 * (size_t)i;
         run.memory_bytes += run.memory_bytes / 20;
-        plan = rehearse(&run);
-        got = measure(&run);
+        plan = fixture_rehearse(&run);
+        got = fixture_measure(&run);
         assert_int_equal(plan.fits, got.status >= 0);
         kept = count_kept(&plan);
         if (plan.fits) {
@@ -279,7 +208,7 @@ static void check_auto(fixture_run_t run)
     assert_true(n_between > 0);
     run.memory_bytes = 0; /* plenty: nothing runs twice */
     {
-        sl_memory_plan_t plan = rehearse(&run);
+        sl_memory_plan_t plan = fixture_rehearse(&run);
 
         assert_int_equal(count_kept(&plan), plan.n_layers);
         assert_int_equal(largest_peak(&plan), none);
@@ -325,12 +254,12 @@ static void check_any_choice(fixture_run_t run)
 {
     const sl_rng_t rng = sl_rng_at(11, 0, 0, 0, SL_RNG_USE_SYNTHETIC);
     unsigned char keeps[64];
-    measured_t want, got;
+    fixture_bytes_t want, got;
     uint64_t draw = 0;
     int trial, l;
 
     assert_true(run.model->n_layers <= 64);
-    want = measure(&run);
+    want = fixture_measure(&run);
     run.recompute = SL_RECOMPUTE_AUTO;
     run.keeps = keeps;
     for (trial = 0; trial < 24; trial++) {
@@ -341,8 +270,8 @@ static void check_any_choice(fixture_run_t run)
         }
         run.n_devices = run.n_stages = 1 + trial % 4;
         run.schedule = (sl_schedule_kind_t)(trial / 4 % 2);
-        plan = rehearse(&run);
-        got = measure(&run);
+        plan = fixture_rehearse(&run);
+        got = fixture_measure(&run);
         assert_true(got.hash == want.hash);
         for (l = 0; l < plan.n_devices; l++) {
             assert_int_equal(plan.devices[l].peak_bytes, got.peak[l]);
@@ -377,14 +306,14 @@ static void no_choice_fits_too_little(void **state)
                          .recompute = SL_RECOMPUTE_AUTO,
                          .model = fixture_unet()};
     sl_memory_plan_t plan;
-    measured_t got;
+    fixture_bytes_t got;
 
     (void)state;
     run.memory_bytes = predicted_peak(run, SL_RECOMPUTE_FULL) / 2;
-    plan = rehearse(&run);
+    plan = fixture_rehearse(&run);
     assert_false(plan.fits);
     sl_memory_plan_cleanup(&plan);
-    got = measure(&run);
+    got = fixture_measure(&run);
     assert_int_equal(got.status, SL_ERR_QUOTA);
     sl_assert_contains(sl_last_error(), "it would fit with ");
     sl_model_destroy(run.model);
@@ -409,7 +338,7 @@ static void advice_is_true(void **state)
     (void)state;
     run.memory_bytes = predicted_peak(run, SL_RECOMPUTE_FULL) / 2 +
                        predicted_peak(run, SL_RECOMPUTE_NONE) / 2;
-    assert_int_equal(measure(&run).status, SL_ERR_QUOTA);
+    assert_int_equal(fixture_measure(&run).status, SL_ERR_QUOTA);
     fixture_params(&run, &devices, &params);
     sl_engine_advise(&params, text, sizeof(text));
     sl_device_set_destroy(devices);
@@ -418,11 +347,11 @@ static void advice_is_true(void **state)
     assert_int_equal(sscanf(at, "a memory limit of %dMiB", &n), 1);
     too_little = run.memory_bytes;
     run.memory_bytes = (size_t)n << 20;
-    assert_int_equal(measure(&run).status, SL_OK);
+    assert_int_equal(fixture_measure(&run).status, SL_OK);
     run.memory_bytes = too_little;
     sl_assert_contains(text, "it would fit with recompute auto");
     run.recompute = SL_RECOMPUTE_AUTO;
-    assert_int_equal(measure(&run).status, SL_OK);
+    assert_int_equal(fixture_measure(&run).status, SL_OK);
     run.recompute = SL_RECOMPUTE_NONE;
     at = strstr(text, " micro-batches");
     assert_non_null(at);
@@ -434,7 +363,7 @@ static void advice_is_true(void **state)
     if (strncmp(strstr(at, " micro-batches"), " micro-batches and", 18) == 0) {
         run.recompute = SL_RECOMPUTE_AUTO;
     }
-    assert_int_equal(measure(&run).status, SL_OK);
+    assert_int_equal(fixture_measure(&run).status, SL_OK);
     sl_model_destroy(run.model);
 }
 

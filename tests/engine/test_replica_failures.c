@@ -21,13 +21,20 @@ static sl_batch_t poisoned(const sl_model_t *model, int rows, int row)
     return batch;
 }
 
+/* Two replicas of two stages, a device each. */
+static fixture_run_t two_by_two(sl_model_t *model, int rows)
+{
+    return (fixture_run_t){.model = model,
+                           .rows = rows,
+                           .n_micro = 2,
+                           .n_devices = 4,
+                           .n_stages = 2,
+                           .n_replicas = 2};
+}
+
 static void not_finite_in_one_replica(void **state)
 {
-    fixture_run_t run = {.rows = 8,
-                         .n_micro = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
+    fixture_run_t run = two_by_two(fixture_resnet(), 8);
     sl_device_set_t *devices;
     sl_engine_t *engine;
     sl_step_report_t report;
@@ -36,14 +43,11 @@ static void not_finite_in_one_replica(void **state)
     int i;
 
     (void)state;
-    run.model = fixture_resnet();
     for (i = 0; i < 4; i++) {
         run.zero1 = i / 2;
         run.not_finite = (sl_not_finite_t)(i % 2);
         fixture_engine(&run, &devices, &engine);
-        batch = fixture_batch(run.model, run.rows, 0, 0);
-        sl_assert_ok(sl_engine_step(engine, &batch, &report));
-        assert_false(report.is_skipped);
+        assert_false(fixture_step(&run, engine, 0).is_skipped);
         sl_assert_ok(sl_engine_state_hash(engine, &before));
         batch = poisoned(run.model, run.rows, 7);
         if (run.not_finite == SL_NOT_FINITE_STOP) {
@@ -61,9 +65,7 @@ static void not_finite_in_one_replica(void **state)
         }
         sl_assert_ok(sl_engine_state_hash(engine, &after));
         assert_true(before == after);
-        batch = fixture_batch(run.model, run.rows, 2, 0);
-        sl_assert_ok(sl_engine_step(engine, &batch, &report));
-        assert_false(report.is_skipped);
+        assert_false(fixture_step(&run, engine, 2).is_skipped);
         sl_assert_ok(sl_engine_replica_hash(engine, 0, &hashes[0]));
         sl_assert_ok(sl_engine_replica_hash(engine, 1, &hashes[1]));
         assert_true(hashes[0] == hashes[1]);
@@ -104,35 +106,27 @@ static void not_finite_goes_on_when_asked(void **state)
 /* One device has no room: the step fails on all, and can be taken again. */
 static void out_of_memory_on_one_cell(void **state)
 {
-    fixture_run_t run = {.rows = 64,
-                         .n_micro = 2,
-                         .n_steps = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
+    fixture_run_t run = two_by_two(fixture_resnet(), 64);
     sl_device_set_t *devices;
     sl_engine_t *engine;
     sl_step_report_t report;
     fixture_result_t want;
-    sl_batch_t batch;
     uint64_t hash;
     int d, zero1;
 
     (void)state;
-    run.model = fixture_resnet();
+    run.n_steps = 2;
     for (zero1 = 0; zero1 < 2; zero1++) {
         run.zero1 = zero1;
         want = fixture_train(&run);
         for (d = 0; d < 4; d++) {
             fixture_engine(&run, &devices, &engine);
-            batch = fixture_batch(run.model, run.rows, 0, 0);
             sl_mem_limit_request(devices->devices[d].mem, 0);
-            sl_assert_ok(sl_engine_step(engine, &batch, &report));
-            batch = fixture_batch(run.model, run.rows, 1, 0);
-            sl_assert_status(sl_engine_step(engine, &batch, &report),
+            (void)fixture_step(&run, engine, 0);
+            sl_assert_status(fixture_try_step(&run, engine, 1, &report),
                              SL_ERR_QUOTA);
             sl_mem_limit_request(devices->devices[d].mem, SIZE_MAX);
-            sl_assert_ok(sl_engine_step(engine, &batch, &report));
+            (void)fixture_step(&run, engine, 1);
             sl_assert_ok(sl_engine_state_hash(engine, &hash));
             assert_true(hash == want.hash);
             sl_engine_destroy(engine);
@@ -146,11 +140,7 @@ static void out_of_memory_on_one_cell(void **state)
 
 static void a_replica_that_drifts_is_found(void **state)
 {
-    fixture_run_t run = {.rows = 8,
-                         .n_micro = 2,
-                         .n_devices = 4,
-                         .n_stages = 2,
-                         .n_replicas = 2};
+    fixture_run_t run = two_by_two(fixture_mlp(), 8);
     sl_device_set_t *devices;
     sl_engine_t *engine;
     sl_step_report_t report;
@@ -158,19 +148,17 @@ static void a_replica_that_drifts_is_found(void **state)
     sl_stage_t *stage;
     uint32_t bits = 0;
     char *at;
-    sl_batch_t batch;
 
     (void)state;
-    run.model = fixture_mlp();
     fixture_engine(&run, &devices, &engine);
-    batch = fixture_batch(run.model, run.rows, 0, 0);
-    sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    (void)fixture_step(&run, engine, 0);
     param = sl_engine_find_param(engine, 1, 1, 0, &stage);
     at = (char *)sl_storage_ptr(&param->value) + 3 * sizeof(bits);
     sl_assert_ok(sl_device_copy_wait(stage->device, &bits, at, sizeof(bits)));
     bits ^= 1;
     sl_assert_ok(sl_device_copy_wait(stage->device, at, &bits, sizeof(bits)));
-    sl_assert_status(sl_engine_step(engine, &batch, &report), SL_ERR_CORRUPT);
+    sl_assert_status(fixture_try_step(&run, engine, 0, &report),
+                     SL_ERR_CORRUPT);
     sl_assert_contains(sl_last_error(), "replica 1");
     sl_engine_destroy(engine);
     sl_device_set_destroy(devices);

@@ -4,50 +4,21 @@
 # of one process, also over a slow and lossy link; a link that is cut in the
 # middle. Exit status 77: skipped, with the reason.
 #   tests/netns/run.sh build/sluice build/tests/netns_relay
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-relay=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-skip() {
-    echo "skipped: $1"
-    exit 77
-}
+relay=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+. "$here/../cli/bed.sh"
+logs='*.log'
 [ "$(id -u)" -eq 0 ] || skip 'not root'
 for tool in ip tc nsenter unshare mpirun; do
     command -v $tool >/dev/null || skip "no $tool"
 done
 
-folder=$(mktemp -d)
 . "$here/hosts.sh"
-trap 'hosts_end; rm -rf "$folder"' EXIT
-trap 'exit 1' INT TERM
-SLUICE_RUN_DIR=$folder/run
-export SLUICE_RUN_DIR
-cd "$folder" || exit 1
-mkdir -m 700 run
+on_end() { hosts_end; }
 hosts_begin a b 2>hosts.log || {
     cat hosts.log
     skip 'no network name spaces'
 }
-
-fail() {
-    echo "FAILED: $1"
-    for log in *.log; do
-        echo "== $log"
-        tail -n 20 "$log"
-    done
-    exit 1
-}
-until_true() { # COMMAND...: within a minute
-    n=0
-    until "$@" >/dev/null 2>&1; do
-        n=$((n + 1))
-        [ $n -lt 600 ] || fail "never: $*"
-        sleep 0.1
-    done
-}
-hash_in() { sed -n 's/.*state-hash //p' "$1" | tail -n 1; }
-steps_in() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; }
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
@@ -79,6 +50,7 @@ if slow b 2 1; then
 fi
 
 # ---- a link that is cut ----
+no_job() { ! writers_of metrics.jsonl >pids; }
 # cut LOG ARGUMENT...: begin a long job, cut b off after 20 steps, wait
 cut() {
     log=$1
@@ -86,32 +58,32 @@ cut() {
     rm -f metrics.jsonl
     on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b \
         --back-off 0.1 $*" >"$log" 2>&1 &
-    launch=$!
-    until_true steps_in metrics.jsonl 20
+    job=$!
+    until_true steps_done metrics.jsonl 20
     case "$*" in
     *--checkpoint*) until_true test -s checkpoints/latest ;;
     esac
+    ! no_job || fail 'a job that is not to be found'
     link b down
     begin=$(date +%s)
-    wait $launch
-    status=$?
+    await_job
     took=$(($(date +%s) - begin))
 }
 cut cut.log --grace 5 -- train gpt.yaml --quiet --steps 1000000 \
-    --dead-after 5 --metrics metrics.jsonl
+    --dead-after 5 --metrics "$folder/metrics.jsonl"
 [ $status -ne 0 ] || fail 'a cut link is no failure'
 [ $took -le 60 ] || fail "a cut link: $took s until the end"
 grep -q 'rank 1 on host b has not answered' cut.log ||
     fail 'a cut link: no message names the host'
 # the ranks that nobody can reach end as well
-no_job() { ! pgrep -f -e '--steps 1000000'; }
 until_true no_job
 link b up
 echo "a cut link: ends after $took s"
 
 # ---- and goes on with the host that remains ----
 cut on.log --restarts 3 --grace 5 -- train gpt.yaml --quiet --steps 3000 \
-    --checkpoint checkpoints --checkpoint-every 10 --metrics metrics.jsonl
+    --checkpoint checkpoints --checkpoint-every 10 \
+    --metrics "$folder/metrics.jsonl"
 [ $status -eq 0 ] || fail "restart: exit status $status"
 grep -q 'host b does not answer: it is dropped' on.log ||
     fail 'restart: b is not dropped'

@@ -4,13 +4,10 @@
 # same state as one process, and a preempted job that goes on. Exit status 77:
 # skipped, with the reason.
 #   tests/slurm/run.sh build/sluice
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 here=$(cd "$(dirname "$0")" && pwd)
-skip() {
-    echo "skipped: $1"
-    exit 77
-}
+. "$here/../cli/bed.sh"
+logs='*.log'
+show() { squeue; }
 [ "$(id -u)" -eq 0 ] || skip 'not root'
 for tool in munged slurmctld slurmd srun sbatch; do
     command -v $tool >/dev/null || skip "no $tool"
@@ -19,14 +16,8 @@ srun --mpi=list 2>&1 | grep -q pmix ||
     ls /usr/lib/*/slurm*/mpi_pmix.so >/dev/null 2>&1 ||
     skip 'this Slurm has no pmix'
 
-folder=$(mktemp -d)
 . "$here/cluster.sh"
-trap 'cluster_end; rm -rf "$folder"' EXIT
-trap 'exit 1' INT TERM
-SLUICE_RUN_DIR=$folder/run
-export SLUICE_RUN_DIR
-cd "$folder" || exit 1
-mkdir -m 700 run
+on_end() { cluster_end; }
 if ! cluster_begin; then
     for log in slurm/*.log slurm/*.out; do
         echo "== $log"
@@ -34,25 +25,6 @@ if ! cluster_begin; then
     done
     skip 'the daemons of Slurm do not start here'
 fi
-
-fail() {
-    echo "FAILED: $1"
-    for log in *.log; do
-        echo "== $log"
-        tail -n 20 "$log"
-    done
-    squeue
-    exit 1
-}
-until_true() { # COMMAND...: within a minute
-    n=0
-    until "$@" >/dev/null 2>&1; do
-        n=$((n + 1))
-        [ $n -lt 600 ] || fail "never: $*"
-        sleep 0.1
-    done
-}
-hash_in() { sed -n 's/.*state-hash //p' "$1" | tail -n 1; }
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
@@ -85,18 +57,19 @@ echo "exit status \$status"
 [ \$status -ne 130 ] || scontrol requeue \$SLURM_JOB_ID
 exit \$status
 SH
-job=$(sbatch --parsable job.sh) || fail 'sbatch'
+id=$(sbatch --parsable job.sh) || fail 'sbatch'
 until_true grep -q '"step": *20,' metrics.jsonl
-scancel --signal=USR1 "$job" || fail 'scancel'
+scancel --signal=USR1 "$id" || fail 'scancel'
 until_true grep -q 'exit status 130' job.log
 [ -s checkpoints/latest ] || fail 'no checkpoint after SIGUSR1'
 # a requeued job would not begin for some minutes, unless it is told to
 is_through() {
-    scontrol update "JobId=$job" StartTime=now
+    scontrol update "JobId=$id" StartTime=now
     sleep 1
     grep -q 'exit status 0' job.log
 }
 until_true is_through
 "$sluice" train gpt.yaml --quiet --stages 2 --steps 2000 >long.log 2>&1
-[ "$(hash_in job.log)" = "$(hash_in long.log)" ] || fail 'a preempted job: another state'
+[ "$(hash_in job.log | tail -n 1)" = "$(hash_in long.log)" ] ||
+    fail 'a preempted job: another state'
 echo 'preempted and requeued: ok'
