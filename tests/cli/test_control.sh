@@ -4,11 +4,8 @@
 #   tests/cli/test_control.sh build/sluice
 . "$(dirname "$0")/bed.sh"
 pid=
-coordinator=
 cleanup() {
-    for left in $pid $coordinator; do
-        kill -KILL "$left" 2>/dev/null
-    done
+    [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null
     rm -rf "$folder"
 }
 trap cleanup EXIT
@@ -133,26 +130,6 @@ wait_for 'the floor' "grep -qs '\"expired\":true' $job/status.json &&
     grep -qs '\"state\":\"running\"' $job/status.json"
 ok
 
-# ---- what was set by hand outlives the coordinator, and only that ----
-kill -KILL $pid
-wait $pid 2>/dev/null
-"$sluice" coordinator --quiet --ttl 1 --period 0.1 >coordinator.out 2>&1 &
-coordinator=$!
-wait_for 'the coordinator' '[ -s run/coordinator.json ]'
-start --steps 100000000 --class opportunistic --job-name guest
-wait_for 'its first order' \
-    'grep -qs "writer_token\":\"coordinator" $job/status.json'
-"$sluice" ctl share guest cpu:0 40 >ctl.out 2>ctl.err # answered in time or not
-wait_for 'its share' "grep -qs '\"share_asked\":40.0' $job/status.json"
-kill -KILL $coordinator
-wait $coordinator 2>/dev/null
-coordinator=
-wait_for 'an expired order' "grep -qs '\"expired\":true' $job/status.json"
-wait_for 'the floor' "grep -qs '\"share_asked\":1.0' $job/status.json"
-if grep -q '"share_asked":40.0' "$job/status.json"; then ok; else
-    bad "a share by hand, without its coordinator: $(cat "$job/status.json")"
-fi
-
 # ---- kill -9 leaves a directory; the next job takes it away ----
 kill -KILL $pid
 wait $pid 2>/dev/null
@@ -246,24 +223,6 @@ for how in signal order; do
         bad "ended by $how while it waits: exit status $status"
     fi
 done
-
-# ---- a coordinator written for AntMan: its two files and nothing else ----
-printf '{"name": "pod", "perfControl": 60, "gpuConfigInfo": {"cpu:0":
-    {"maxDeviceMem": 536870912}}}\n' >sche2pai.json
-GPU_CONFIG_FILE=$folder/sche2pai.json
-GPU_STATUS_FILE=$folder/pai2sche.json
-export GPU_CONFIG_FILE GPU_STATUS_FILE
-start --steps 100000000 --job-name pod
-wait_for 'its share and limit' \
-    'grep -qs "\"limit_asked_bytes\":536870912.*\"share_asked\":60.0" \
-        $job/status.json'
-wait_for 'its status' 'grep -qs "\"cpu:1\":{\"deviceMemUsedMax\":[1-9].*\
-\"miniBatchDuration\":[1-9]" pai2sche.json'
-unset GPU_CONFIG_FILE GPU_STATUS_FILE
-kill -TERM $pid
-wait $pid
-pid=
-ok
 
 # ---- Prometheus ----
 "$sluice" train net.yaml --quiet --steps 3 --prometheus net.prom >out 2>err
