@@ -236,7 +236,7 @@ SL_API void sl_run_dir_close(sl_run_dir_t *dir);
 SL_API const char *sl_run_dir_path(const sl_run_dir_t *dir);
 
 /** The jobs that are alive, sorted; directories of dead ones are removed on
- *  the way. `ids` has room for `n_max`.
+ *  the way. `ids` has room for `n_max`; of more it is any.
  *  @return how many are alive (may exceed n_max); 0 on failure */
 SL_API size_t sl_run_dir_list(sl_run_dir_t *dir, sl_run_id_t *ids,
                               size_t n_max);

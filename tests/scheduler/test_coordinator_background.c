@@ -109,8 +109,8 @@ static void publish(bed_t *bed, int i, sl_job_class_t job_class)
     party->status.job_class = job_class;
     party->status.sequence++;
     sl_assert_ok(sl_control_status_format(&party->status, &text));
-    sl_assert_ok(sl_atomic_write(party->dir.fd, SL_FILE_STATUS, 0600, text,
-                                 strlen(text)));
+    sl_assert_ok(sl_atomic_write_unflushed(party->dir.fd, SL_FILE_STATUS, 0600,
+                                           text, strlen(text)));
     free(text);
 }
 
