@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/gpu_use.h"
 #include "scheduler/coordinator/pins.h"
+#include "scheduler/coordinator/priority.h"
 
 enum {
     KEY_RUN_DIR = 1000,
@@ -442,7 +443,19 @@ static sl_status_t write_once(sl_ctl_t *ctl, sl_control_order_t *order,
     (void)snprintf(order->reason, sizeof(order->reason), "%s by hand",
                    ctl->verb->name);
     sl_pins_token(pins, SL_PINS_CTL, order->writer_token);
+    sl_pins_keep(pins, &ctl->job, order);
     return sl_run_order_write(ctl->dir, &ctl->id, order);
+}
+
+/* A guarantee job that was a guest is not for idle cores only. A coordinator
+ * sees to that where there is one. */
+static void leave_background(const sl_ctl_t *ctl)
+{
+    if (ctl->verb->change == change_promote && !ctl->has_coordinator &&
+        sl_priority_set(&ctl->job, 0) < 0) {
+        (void)fprintf(stderr, "sluice ctl: %s: %s\n", ctl->id.text,
+                      sl_last_error());
+    }
 }
 
 static int change_job(sl_ctl_t *ctl)
@@ -457,6 +470,7 @@ static int change_job(sl_ctl_t *ctl)
         }
         has_answered = wait_for_answer(ctl, order.sequence);
         if (is_in_file(ctl, &order, &pins)) {
+            leave_background(ctl);
             if (!has_answered) {
                 (void)fprintf(stderr,
                               "sluice ctl: written, but %s has not answered "

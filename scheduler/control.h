@@ -85,6 +85,7 @@ typedef struct sl_control_gate {
     char name[32];
     uint64_t limit_bytes; /**< 0 = not said: stays */
     double share;         /**< percent, 0 to 100; negative = not said: stays */
+    int is_kept;          /**< the share holds when the order has expired */
     int has_yields;       /**< whom it yields to is said, perhaps nobody */
 } sl_control_gate_t;
 
@@ -235,7 +236,7 @@ SL_API void sl_run_dir_close(sl_run_dir_t *dir);
 SL_API const char *sl_run_dir_path(const sl_run_dir_t *dir);
 
 /** The jobs that are alive, sorted; directories of dead ones are removed on
- *  the way. `ids` has room for `n_max`.
+ *  the way. `ids` has room for `n_max`; of more it is any.
  *  @return how many are alive (may exceed n_max); 0 on failure */
 SL_API size_t sl_run_dir_list(sl_run_dir_t *dir, sl_run_id_t *ids,
                               size_t n_max);
@@ -290,8 +291,9 @@ typedef struct sl_control_params {
                                        one a second at least (default 200) */
     uint64_t poll_ms;             /**< look at files without being told
                                        (default 1000) */
-    uint64_t antman_ttl_ms; /**< as an order's ttl_ms, for the config file of
-                                 AntMan, which has none (default 60000) */
+    uint64_t antman_ttl_ms; /**< as an order's ttl_ms, for a suspension by the
+                                 config file of AntMan, which has none (default
+                                 60000) */
     /** Nonzero ends every wait, and gives the devices back their full share
      *  so that the job can end. From any thread. NULL = never (default). */
     int (*is_interrupted)(void *ctx);
@@ -300,9 +302,6 @@ typedef struct sl_control_params {
      *  interrupt_ctx; must be short. NULL = nobody (default). */
     void (*on_stop)(void *ctx);
     sl_share_law_t share_law;        /**< default token bucket */
-    const char *const *pci_ids;      /**< one a device, for the keys of AntMan's
-                                          files; NULL (default), or NULL entries
-                                          = the device's name is the key */
     uint64_t (*clock_ns)(void *ctx); /**< default CLOCK_MONOTONIC */
     void *clock_ctx;                 /**< borrowed until close */
 } sl_control_params_t;

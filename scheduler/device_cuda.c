@@ -234,9 +234,12 @@ static sl_status_t name_gpu(sl_device_t *device)
 
     SL_TRY(status, SL_CUDA(cudaGetDeviceProperties(&prop, device->gpu)), out);
     device->gpu_bytes = prop.totalGlobalMem;
+    SL_TRY(status,
+           SL_CUDA(cudaDeviceGetPCIBusId(
+               device->bus_id, (int)sizeof(device->bus_id), device->gpu)),
+           out);
     if (!has_serial(&prop)) {
-        status = SL_CUDA(cudaDeviceGetPCIBusId(
-            device->gpu_id, (int)sizeof(device->gpu_id), device->gpu));
+        memcpy(device->gpu_id, device->bus_id, sizeof(device->gpu_id));
         goto out;
     }
     (void)snprintf(device->gpu_id, sizeof(device->gpu_id),

@@ -201,8 +201,7 @@ static int pass_gates(sl_op_stream_t *stream, sl_flight_t *flight)
     int state;
 
     if (flight->is_gated) {
-        flight->expected_ns =
-            flight->queue == SL_OP_QUEUE_LOAD ? 0.0 : flight->cost_ns;
+        flight->expected_ns = flight->cost_ns;
         state = sl_op_gate_pass(manager, flight->expected_ns, is_empty(stream));
         if (state != SL_GATE_OPEN) {
             flight->is_gated = 0;

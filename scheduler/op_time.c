@@ -144,7 +144,7 @@ void sl_stream_count_out(sl_op_stream_t *stream, sl_flight_t *flight,
                          uint64_t start_ns, uint64_t end_ns)
 {
     sl_op_manager_t *manager = stream->manager;
-    const uint64_t used_ns = is_main(flight) ? end_ns - start_ns : 0;
+    const uint64_t used_ns = end_ns - start_ns;
     sl_op_piece_t *piece = flight->piece;
 
     sl_counter_add(&manager->n_run, flight->n_ops);

@@ -104,8 +104,9 @@ struct sl_op {
      *  the order of the ops: take it before `after`, or give 0. To run beside
      *  some ops, take the memory, ask sl_op_manager_after(), submit the ops,
      *  then the load. Released, the memory is as any other: the ops that come
-     *  wait for the load. A load counts as run in its turn; its time is not
-     *  charged. */
+     *  wait for the load. A load counts as run in its turn. Its time
+     *  is charged to the share as that of any op, also while others run beside
+     *  it; it is no part of busy_ns. */
     int is_load;
     /** Of a load: the ticket of an op submitted earlier; 0 = all of them,
      *  SL_OP_AFTER_NOTHING = none. */
@@ -153,7 +154,8 @@ typedef struct sl_op_stats {
                                 a job that goes first was busy */
     uint64_t waiting_ns;   /**< no op was queued */
     /** Device time as the share counts it: as busy_ns, but without the time
-     *  that other processes had the core (see sl_op_manager_share_set). */
+     *  that other processes had the core (see sl_op_manager_share_set), and
+     *  with that of loads. */
     uint64_t charged_ns;
     double share_percent; /**< asked */
 } sl_op_stats_t;
@@ -340,6 +342,8 @@ typedef struct sl_device {
     char gpu_id[SL_GPU_ID_BYTES]; /**< its serial number, as nvidia-smi writes
                                        it, else its place on the bus; equal in
                                        all processes. Else "" */
+    char bus_id[SL_GPU_ID_BYTES]; /**< of a CUDA device: its GPU's place on the
+                                       bus, "0000:3D:00.0". Else "" */
     size_t gpu_bytes;  /**< the whole memory of that GPU; 0 = not known */
     int is_exportable; /**< of a CUDA device: other processes can map its
                             memory. Else 0 */

@@ -56,6 +56,7 @@ static sl_status_t read_limit(const char *name, json_t *entry, int n_devices,
     char key[SL_ANTMAN_KEY_BYTES];
     sl_status_t status = SL_OK;
     json_int_t bytes;
+    int n_parts = 0;
     int d;
 
     if (!json_is_integer(value)) {
@@ -63,17 +64,20 @@ static sl_status_t read_limit(const char *name, json_t *entry, int n_devices,
     }
     bytes = json_integer_value(value);
     normalize(name, key);
-    for (d = 0; d < n_devices && strcmp(keys[d], key) != 0; d++) {
+    for (d = 0; d < n_devices; d++) {
+        n_parts += strcmp(keys[d], key) == 0;
     }
-    if (d == n_devices) {
-        goto out;
-    }
-    if (bytes < 0) {
+    if (n_parts > 0 && bytes < 0) {
         SL_REFUSE(status, SL_ERR_CORRUPT, out, "maxDeviceMem of %s is negative",
                   key);
     }
     /* 0 is "as little as possible" there; here 0 means not said */
-    config->limit_bytes[d] = bytes > 0 ? (uint64_t)bytes : 1;
+    for (d = 0; d < n_devices; d++) {
+        if (strcmp(keys[d], key) == 0) {
+            config->limit_bytes[d] =
+                bytes > n_parts ? (uint64_t)(bytes / n_parts) : 1;
+        }
+    }
 out:
     return status;
 }
@@ -152,6 +156,28 @@ static json_t *use_to_json(const sl_antman_use_t *use)
     return object;
 }
 
+/* What the devices of one key have together. */
+static sl_antman_use_t sum_uses(int n_devices, char keys[][SL_ANTMAN_KEY_BYTES],
+                                const sl_antman_use_t *uses, const char *key)
+{
+    sl_antman_use_t sum;
+    int d;
+
+    memset(&sum, 0, sizeof(sum));
+    for (d = 0; d < n_devices; d++) {
+        if (strcmp(keys[d], key) == 0) {
+            sum.peak_bytes += uses[d].peak_bytes;
+            sum.used_bytes += uses[d].used_bytes;
+            sum.held_bytes += uses[d].held_bytes;
+            sum.stable_bytes += uses[d].stable_bytes;
+            sum.host_peak_bytes += uses[d].host_peak_bytes;
+            sum.host_used_bytes += uses[d].host_used_bytes;
+            sum.host_pool_bytes += uses[d].host_pool_bytes;
+        }
+    }
+    return sum;
+}
+
 sl_status_t sl_antman_status_format(int n_devices,
                                     char keys[][SL_ANTMAN_KEY_BYTES],
                                     const sl_antman_use_t *uses,
@@ -164,7 +190,9 @@ sl_status_t sl_antman_status_format(int n_devices,
     int d;
 
     for (d = 0; d < n_devices; d++) {
-        bad |= json_object_set_new(devices, keys[d], use_to_json(&uses[d]));
+        const sl_antman_use_t use = sum_uses(n_devices, keys, uses, keys[d]);
+
+        bad |= json_object_set_new(devices, keys[d], use_to_json(&use));
     }
     bad |= json_object_set_new(durations, "graph_0",
                                sl_json_u64((uint64_t)(duration_us + 0.5)));

@@ -16,7 +16,8 @@ enum {
 };
 
 /** The key of a device: its name, or its PCI id as AntMan spells it (lower
- *  case, no domain). */
+ *  case, no domain). Devices on one GPU have one key: they divide its limit
+ *  equally, and the status has their sums. */
 void sl_antman_key(const char *name, const char *pci_id,
                    char key[SL_ANTMAN_KEY_BYTES]);
 

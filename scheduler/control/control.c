@@ -11,7 +11,12 @@
 #include "base/log.h"
 #include "scheduler/control/control_internal.h"
 #include "scheduler/control/json_fields.h"
+#include "scheduler/control/secure_file.h"
 #include "scheduler/pulse.h"
+
+enum {
+    STALE_S = 60 /* much longer than a write takes */
+};
 
 static uint64_t system_clock(void *ctx)
 {
@@ -201,7 +206,7 @@ static void describe(sl_control_t *control, const sl_control_params_t *params)
 
         describe_device(params, d, &control->job.devices[d]);
         sl_antman_key(device->name,
-                      params->pci_ids != NULL ? params->pci_ids[d] : NULL,
+                      device->bus_id[0] != '\0' ? device->bus_id : NULL,
                       control->antman_keys[d]);
         gate->share = gate->share_now =
             sl_op_manager_share_get(device->ops, NULL);
@@ -226,6 +231,17 @@ out:
                 sl_control_cause());
         sl_run_dir_close(control->dir);
         control->dir = NULL;
+    }
+}
+
+/* Beside files that lie anywhere, jobs that were killed may have left some. */
+static void clean_paths(const sl_control_t *control)
+{
+    if (control->prometheus != NULL) {
+        sl_atomic_clean_path(control->prometheus, STALE_S);
+    }
+    if (control->antman_status != NULL) {
+        sl_atomic_clean_path(control->antman_status, STALE_S);
     }
 }
 
@@ -305,6 +321,7 @@ sl_status_t sl_control_open(const sl_control_params_t *params,
         SL_FAIL(status, SL_ERR_DEVICE, out, "job %s: no event descriptor",
                 params->name);
     }
+    clean_paths(control);
     publish(control, params->run_dir);
     sl_control_watch(control);
     SL_TRY(status, start_thread(control), out);

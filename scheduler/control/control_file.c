@@ -85,8 +85,8 @@ out:
 static sl_status_t read_gate(const char *name, json_t *object, int g,
                              sl_control_order_t *order)
 {
-    static const char *const keys[] = {"limit_bytes", "share", "yield_to",
-                                       NULL};
+    static const char *const keys[] = {"limit_bytes", "share", "keep_share",
+                                       "yield_to", NULL};
     sl_control_gate_t *gate = &order->gates[g];
     char what[64];
     const sl_fields_t fields = {what, object};
@@ -103,6 +103,7 @@ static sl_status_t read_gate(const char *name, json_t *object, int g,
     (void)snprintf(gate->name, sizeof(gate->name), "%s", name);
     gate->limit_bytes = 0;
     gate->share = -1.0;
+    gate->is_kept = 0;
     gate->has_yields = 0;
     SL_TRY(status, sl_fields_check(fields, keys), out);
     SL_TRY(status,
@@ -113,6 +114,14 @@ static sl_status_t read_gate(const char *name, json_t *object, int g,
            sl_fields_number(fields, "share", SL_FIELD_OPTIONAL, 0.0, MAX_SHARE,
                             &gate->share),
            out);
+    SL_TRY(
+        status,
+        sl_fields_bool(fields, "keep_share", SL_FIELD_OPTIONAL, &gate->is_kept),
+        out);
+    if (gate->is_kept && gate->share < 0.0) {
+        SL_REFUSE(status, SL_ERR_CORRUPT, out,
+                  "%s: \"keep_share\" without a \"share\"", what);
+    }
     status = read_yields(fields, g, order);
 out:
     return status;
@@ -251,6 +260,9 @@ static json_t *gates_to_json(const sl_control_order_t *order)
         }
         if (gate->share >= 0.0) {
             bad |= json_object_set_new(object, "share", json_real(gate->share));
+        }
+        if (gate->is_kept) {
+            bad |= json_object_set_new(object, "keep_share", json_true());
         }
         if (gate->has_yields) {
             bad |= json_object_set_new(object, "yield_to",

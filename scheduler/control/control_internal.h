@@ -34,6 +34,7 @@ typedef struct sl_gate_yield {
 /** What one device is asked and has. */
 typedef struct sl_gate {
     double share;         /**< asked by the order */
+    int is_kept;          /**< that holds when the order has expired */
     double share_now;     /**< in force: also by expiry or interrupt */
     uint64_t limit_bytes; /**< asked; 0 = never */
     int is_limit_new;     /**< not yet given to the allocator */
@@ -100,6 +101,7 @@ struct sl_control {
     double floor_share;
     uint64_t order_ns, ttl_ns; /* when it was read; 0 = for ever */
     int is_expired;
+    int is_antman; /* it is of AntMan's file */
     uint64_t accepted_sequence, applied_sequence;
     uint64_t n_orders, n_taken; /* accepted; in force at a boundary */
     uint64_t applied_ns, applied_step;

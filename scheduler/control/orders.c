@@ -51,8 +51,9 @@ static void ask_limit(sl_gate_t *gate, uint64_t limit_bytes)
 }
 
 /* What all orders have in common. */
-static void begin_order(sl_control_t *control, uint64_t ttl_ms)
+static void begin_order(sl_control_t *control, uint64_t ttl_ms, int is_antman)
 {
+    control->is_antman = is_antman;
     control->order_ns = sl_control_now(control);
     control->ttl_ns = ttl_ms * UINT64_C(1000000);
     control->is_expired = 0;
@@ -67,7 +68,7 @@ sl_status_t sl_control_accept(sl_control_t *control,
     int g;
 
     SL_TRY(status, check_order(control, order), out);
-    begin_order(control, order->ttl_ms);
+    begin_order(control, order->ttl_ms, 0);
     control->accepted_sequence = order->sequence;
     control->action = order->action;
     control->floor_share = order->floor_share;
@@ -87,6 +88,7 @@ sl_status_t sl_control_accept(sl_control_t *control,
         }
         if (from->share >= 0.0) {
             to->share = from->share;
+            to->is_kept = from->is_kept;
         }
         if (from->has_yields) {
             sl_control_yields_accept(control, find_device(control, from->name),
@@ -111,13 +113,14 @@ void sl_control_accept_antman(sl_control_t *control,
     int d;
 
     /* that file has no TTL; only a suspension may not outlive its writer */
-    begin_order(control, is_suspend ? control->params.antman_ttl_ms : 0);
+    begin_order(control, is_suspend ? control->params.antman_ttl_ms : 0, 1);
     for (d = 0; d < control->n_devices; d++) {
         if (config->limit_bytes[d] > 0) {
             ask_limit(&control->gates[d], config->limit_bytes[d]);
         }
         if (config->share >= 0) {
             control->gates[d].share = (double)config->share;
+            control->gates[d].is_kept = 0;
         }
     }
     sl_control_refresh(control);
@@ -139,6 +142,13 @@ static int is_limit_pending(const sl_control_t *control)
     return 0;
 }
 
+/* AntMan's files have no classes: whom its coordinator suspends is a guest. */
+static int is_guest(const sl_control_t *control)
+{
+    return control->job_class == SL_JOB_CLASS_OPPORTUNISTIC ||
+           (control->is_antman && control->job_class == SL_JOB_CLASS_NONE);
+}
+
 static double share_that_follows(const sl_control_t *control,
                                  const sl_gate_t *gate)
 {
@@ -149,14 +159,14 @@ static double share_that_follows(const sl_control_t *control,
         control->action == SL_CONTROL_ACTION_STOP) {
         return FULL_SHARE;
     }
-    if (!control->is_expired) {
+    if (!control->is_expired || gate->is_kept) {
         if (!(asked > 0.0) && is_limit_pending(control)) {
             return gate->share_now > 0.0 ? gate->share_now
                                          : control->floor_share;
         }
         return asked;
     }
-    if (control->job_class == SL_JOB_CLASS_OPPORTUNISTIC) {
+    if (is_guest(control)) {
         return control->floor_share;
     }
     return asked > 0.0 ? asked : FULL_SHARE;

@@ -155,12 +155,12 @@ static void write_status(sl_control_t *control)
         make_directory_again(control);
     }
     SL_TRY(result, sl_control_status_format(&control->status, &text), out);
-    result = sl_atomic_write(control->job_dir.fd, SL_FILE_STATUS, 0600, text,
-                             strlen(text));
+    result = sl_atomic_write_unflushed(control->job_dir.fd, SL_FILE_STATUS,
+                                       0600, text, strlen(text));
     if (result == SL_ERR_NOT_FOUND) { /* removed just now */
         make_directory_again(control);
-        result = sl_atomic_write(control->job_dir.fd, SL_FILE_STATUS, 0600,
-                                 text, strlen(text));
+        result = sl_atomic_write_unflushed(control->job_dir.fd, SL_FILE_STATUS,
+                                           0600, text, strlen(text));
     }
 out:
     free(text);

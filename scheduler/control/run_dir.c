@@ -176,10 +176,15 @@ const char *sl_run_dir_path(const sl_run_dir_t *dir)
 
 sl_status_t sl_run_dir_coordinate(sl_run_dir_t *dir)
 {
-    if (dir->lock_fd >= 0) {
-        return SL_OK;
+    sl_status_t status = SL_OK;
+
+    if (dir->lock_fd < 0) {
+        SL_TRY(status,
+               sl_lease_take(dir->fd, SL_FILE_COORDINATOR, &dir->lock_fd), out);
+        sl_atomic_clean(dir->fd, SL_FILE_REPORT, 0); /* ours alone from now */
     }
-    return sl_lease_take(dir->fd, SL_FILE_COORDINATOR, &dir->lock_fd);
+out:
+    return status;
 }
 
 int sl_run_dir_has_coordinator(sl_run_dir_t *dir)

@@ -14,6 +14,7 @@
 #define SL_FILE_STATUS "status.json"
 #define SL_FILE_CONTROL "control.json"
 #define SL_FILE_COORDINATOR "coordinator.lock"
+#define SL_FILE_REPORT "coordinator.json"
 
 struct sl_run_dir {
     char *path;     /* owned */

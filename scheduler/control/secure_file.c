@@ -2,6 +2,7 @@
 /* Files read with suspicion, and files replaced whole. */
 #include "scheduler/control/secure_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -259,8 +261,19 @@ out:
     return status;
 }
 
-sl_status_t sl_atomic_write(int dir_fd, const char *name, mode_t mode,
-                            const char *text, size_t n_bytes)
+/* File systems that cannot (EINVAL) have nothing to flush. */
+static int flush_file(int fd)
+{
+    int failed;
+
+    do {
+        failed = fsync(fd);
+    } while (failed != 0 && errno == EINTR);
+    return failed != 0 && errno != EINVAL ? -1 : 0;
+}
+
+static sl_status_t replace(int dir_fd, const char *name, mode_t mode,
+                           const char *text, size_t n_bytes, int is_flushed)
 {
     char temp[NAME_MAX + 1];
     sl_status_t status;
@@ -269,6 +282,9 @@ sl_status_t sl_atomic_write(int dir_fd, const char *name, mode_t mode,
 
     SL_TRY(status, open_temp(dir_fd, name, mode, temp, &fd), out);
     failed = write_all(fd, text, n_bytes);
+    if (failed == 0 && is_flushed) {
+        failed = flush_file(fd);
+    }
     if (failed != 0) {
         const int cause = errno;
 
@@ -288,13 +304,25 @@ out:
     return status;
 }
 
-sl_status_t sl_atomic_write_path(const char *path, mode_t mode,
-                                 const char *text, size_t n_bytes)
+sl_status_t sl_atomic_write(int dir_fd, const char *name, mode_t mode,
+                            const char *text, size_t n_bytes)
+{
+    return replace(dir_fd, name, mode, text, n_bytes, 1);
+}
+
+sl_status_t sl_atomic_write_unflushed(int dir_fd, const char *name, mode_t mode,
+                                      const char *text, size_t n_bytes)
+{
+    return replace(dir_fd, name, mode, text, n_bytes, 0);
+}
+
+/* The directory of a path, and what follows it. */
+static sl_status_t open_parent(const char *path, const char **name_p, int *fd_p)
 {
     const char *slash = strrchr(path, '/');
     const size_t n = slash != NULL ? (size_t)(slash - path) + 1 : 0;
     char dir[PATH_MAX] = ".";
-    sl_status_t status;
+    sl_status_t status = SL_OK;
     int fd;
 
     if (n >= sizeof(dir)) {
@@ -309,8 +337,81 @@ sl_status_t sl_atomic_write_path(const char *path, mode_t mode,
         SL_REFUSE(status, SL_ERR_NOT_FOUND, out, "cannot write %s: %s", path,
                   strerror(errno));
     }
-    status = sl_atomic_write(fd, path + n, mode, text, n_bytes);
+    *fd_p = fd;
+    *name_p = path + n;
+out:
+    return status;
+}
+
+sl_status_t sl_atomic_write_path(const char *path, mode_t mode,
+                                 const char *text, size_t n_bytes)
+{
+    const char *name;
+    sl_status_t status;
+    int fd;
+
+    SL_TRY(status, open_parent(path, &name, &fd), out);
+    status = replace(fd, name, mode, text, n_bytes, 0);
     (void)close(fd);
 out:
     return status;
+}
+
+/* ---- what the killed leave ---- */
+
+/* ".<name>.<number>.<number>", as open_temp() calls it */
+static int is_temp_of(const char *entry, const char *name)
+{
+    const size_t n = strlen(name);
+    size_t i;
+    int part;
+
+    if (entry[0] != '.' || strncmp(entry + 1, name, n) != 0) {
+        return 0;
+    }
+    entry += 1 + n;
+    for (part = 0; part < 2; part++) {
+        i = strspn(entry + (entry[0] == '.'), "0123456789");
+        if (entry[0] != '.' || i == 0) {
+            return 0;
+        }
+        entry += 1 + i;
+    }
+    return entry[0] == '\0';
+}
+
+void sl_atomic_clean(int dir_fd, const char *name, int64_t min_age_s)
+{
+    const int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *stream = copy >= 0 ? fdopendir(copy) : NULL;
+    const time_t now = time(NULL);
+    const struct dirent *entry;
+    struct stat info;
+
+    if (stream == NULL) {
+        if (copy >= 0) {
+            (void)close(copy);
+        }
+        return;
+    }
+    for (entry = readdir(stream); entry != NULL; entry = readdir(stream)) {
+        if (is_temp_of(entry->d_name, name) &&
+            fstatat(dir_fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+            (int64_t)(now - info.st_mtime) >= min_age_s) {
+            (void)unlinkat(dir_fd, entry->d_name, 0);
+        }
+    }
+    (void)closedir(stream);
+}
+
+void sl_atomic_clean_path(const char *path, int64_t min_age_s)
+{
+    const char *name;
+    int fd;
+
+    if (open_parent(path, &name, &fd) >= 0) {
+        sl_atomic_clean(fd, name, min_age_s);
+        (void)close(fd);
+    }
 }

@@ -8,6 +8,7 @@
 #define SL_SCHEDULER_CONTROL_SECURE_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 #include "base/status.h"
@@ -46,8 +47,8 @@ SL_NODISCARD sl_status_t sl_secure_read(int dir_fd, const char *name,
 SL_NODISCARD sl_status_t sl_secure_dir_check(int fd, const char *path);
 
 /**
- * Replace a file by rename, so that no reader sees half of it. Not flushed to
- * the disk: these files mean nothing after a power cut.
+ * Replace a file by rename, so that no reader sees half of it. It is on the
+ * disk before it has its name: a power cut leaves the old one or the new one.
  *
  * @return SL_OK, SL_ERR_NOT_FOUND (the directory is gone), SL_ERR_IO
  */
@@ -55,8 +56,21 @@ SL_NODISCARD sl_status_t sl_atomic_write(int dir_fd, const char *name,
                                          mode_t mode, const char *text,
                                          size_t n_bytes);
 
-/** The same for a path. */
+/** The same for what is written all the time and means nothing after a power
+ *  cut: it is not flushed, so a busy disk does not hold up the writer. */
+SL_NODISCARD sl_status_t sl_atomic_write_unflushed(int dir_fd, const char *name,
+                                                   mode_t mode,
+                                                   const char *text,
+                                                   size_t n_bytes);
+
+/** Likewise, not flushed, for a path. */
 SL_NODISCARD sl_status_t sl_atomic_write_path(const char *path, mode_t mode,
                                               const char *text, size_t n_bytes);
+
+/** Remove what writers of `name` who were killed left beside it, when it is
+ *  `min_age_s` old: 0 for who is the only writer, else longer than a write
+ *  takes. */
+void sl_atomic_clean(int dir_fd, const char *name, int64_t min_age_s);
+void sl_atomic_clean_path(const char *path, int64_t min_age_s);
 
 #endif /* SL_SCHEDULER_CONTROL_SECURE_FILE_H */

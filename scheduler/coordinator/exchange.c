@@ -29,17 +29,45 @@ typedef struct sl_exchange_job {
     uint64_t file_sequence; /* of the order in the file */
     uint64_t written_ns;    /* 0 = not by us */
     uint64_t priority_ns;   /* when its threads were last looked at */
-    int is_background;
+    int background; /* what its threads were told: 0, 1; -1 = not known */
     int is_present;
     int has_warned;
 } sl_exchange_job_t;
+
+/* A job that is not known yet. */
+typedef struct sl_arrival {
+    uint64_t created_ns;
+    size_t id; /* index in the list */
+} sl_arrival_t;
 
 struct sl_exchange {
     sl_exchange_params_t params;
     int n_jobs;
     int has_warned_many;
     sl_exchange_job_t *jobs[SL_COORD_MAX_JOBS]; /* as in the snapshot */
+    /* the latest list of all that live */
+    sl_run_id_t *ids;       /* owned */
+    sl_arrival_t *arrivals; /* owned; likewise of `room` */
+    size_t room;
 };
+
+static sl_status_t make_room(sl_exchange_t *exchange, size_t room)
+{
+    sl_run_id_t *ids = realloc(exchange->ids, room * sizeof(*ids));
+    sl_arrival_t *arrivals;
+    sl_status_t status = SL_OK;
+
+    exchange->ids = ids != NULL ? ids : exchange->ids;
+    arrivals = realloc(exchange->arrivals, room * sizeof(*arrivals));
+    exchange->arrivals = arrivals != NULL ? arrivals : exchange->arrivals;
+    if (ids == NULL || arrivals == NULL) {
+        SL_REFUSE(status, SL_ERR_NO_MEMORY, out,
+                  "no host memory for a list of %zu jobs", room);
+    }
+    exchange->room = room;
+out:
+    return status;
+}
 
 sl_status_t sl_exchange_create(const sl_exchange_params_t *params,
                                sl_exchange_t **exchange_p)
@@ -52,6 +80,12 @@ sl_status_t sl_exchange_create(const sl_exchange_params_t *params,
                 "no host memory for the coordinator's files");
     }
     exchange->params = *params;
+    status = make_room(exchange, SL_COORD_MAX_JOBS);
+    if (status < 0) {
+        sl_exchange_destroy(exchange);
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out,
+                "no host memory for the coordinator's list of jobs");
+    }
     *exchange_p = exchange;
 out:
     return status;
@@ -67,6 +101,8 @@ void sl_exchange_destroy(sl_exchange_t *exchange)
     for (i = 0; i < exchange->n_jobs; i++) {
         free(exchange->jobs[i]);
     }
+    free(exchange->ids);
+    free(exchange->arrivals);
     free(exchange);
 }
 
@@ -128,30 +164,78 @@ static sl_status_t read_job(sl_exchange_t *exchange, sl_exchange_job_t *job)
     return SL_OK;
 }
 
-static sl_exchange_job_t *add_job(sl_exchange_t *exchange,
-                                  const sl_run_id_t *id)
+static void add_job(sl_exchange_t *exchange, const sl_run_id_t *id)
 {
-    sl_exchange_job_t *job;
+    sl_exchange_job_t *job = calloc(1, sizeof(*job));
 
-    if (exchange->n_jobs == SL_COORD_MAX_JOBS) {
-        if (!exchange->has_warned_many) {
-            sl_warn("more than %d jobs: those that came last are left alone",
-                    (int)SL_COORD_MAX_JOBS);
-            exchange->has_warned_many = 1;
-        }
-        return NULL;
-    }
-    job = calloc(1, sizeof(*job));
     if (job == NULL) {
-        return NULL;
+        return;
     }
     job->id = *id;
     if (sl_run_job_read(exchange->params.dir, id, &job->job) < 0) {
         free(job); /* gone, or not to be trusted: it is looked at again */
-        return NULL;
+        return;
     }
-    exchange->jobs[exchange->n_jobs++] = job;
-    return job;
+    /* A coordinator of the past may have moved its threads; not those of a
+     * job that policies leave alone. */
+    job->background = job->job.job_class == SL_JOB_CLASS_NONE ? 0 : -1;
+    job->is_present = read_job(exchange, job) >= 0;
+    if (job->is_present) {
+        exchange->jobs[exchange->n_jobs++] = job;
+    } else {
+        free(job);
+    }
+}
+
+static int compare_arrivals(const void *a, const void *b)
+{
+    const sl_arrival_t *first = a, *second = b;
+
+    if (first->created_ns != second->created_ns) {
+        return first->created_ns < second->created_ns ? -1 : 1;
+    }
+    return first->id < second->id ? -1 : first->id > second->id;
+}
+
+static void warn_many(sl_exchange_t *exchange, size_t n_left)
+{
+    if (n_left > 0 && !exchange->has_warned_many) {
+        sl_warn("more than %d jobs: the %zu that came last are left alone "
+                "until others end",
+                (int)SL_COORD_MAX_JOBS, n_left);
+    }
+    exchange->has_warned_many = n_left > 0;
+}
+
+/* In the order of their arrival, whatever that of the directory is, and as
+ * many as there is room for. */
+static void add_new(sl_exchange_t *exchange, size_t n_listed)
+{
+    sl_control_job_t job;
+    size_t i, n = 0, n_unknown = 0;
+
+    for (i = 0; i < n_listed; i++) {
+        const sl_run_id_t *id = &exchange->ids[i];
+
+        if (find_job(exchange, id) != NULL) {
+            continue;
+        }
+        n_unknown++;
+        if (exchange->n_jobs < SL_COORD_MAX_JOBS &&
+            sl_run_job_read(exchange->params.dir, id, &job) >= 0) {
+            exchange->arrivals[n].created_ns = job.created_ns;
+            exchange->arrivals[n++].id = i;
+        }
+    }
+    if (exchange->n_jobs == SL_COORD_MAX_JOBS) {
+        warn_many(exchange, n_unknown);
+        return;
+    }
+    qsort(exchange->arrivals, n, sizeof(*exchange->arrivals), compare_arrivals);
+    for (i = 0; i < n && exchange->n_jobs < SL_COORD_MAX_JOBS; i++) {
+        add_job(exchange, &exchange->ids[exchange->arrivals[i].id]);
+    }
+    warn_many(exchange, n - i);
 }
 
 static void drop_absent(sl_exchange_t *exchange)
@@ -241,34 +325,36 @@ static void view_job(const sl_exchange_job_t *job, sl_coord_job_t *view)
     }
 }
 
+/* @return how many there are in `ids` */
+static size_t list_jobs(sl_exchange_t *exchange)
+{
+    sl_run_dir_t *dir = exchange->params.dir;
+    size_t n = sl_run_dir_list(dir, exchange->ids, exchange->room);
+
+    while (n > exchange->room && make_room(exchange, 2 * n) >= 0) {
+        n = sl_run_dir_list(dir, exchange->ids, exchange->room);
+    }
+    return n < exchange->room ? n : exchange->room;
+}
+
 void sl_exchange_read(sl_exchange_t *exchange, uint64_t now_ns,
                       sl_coord_snapshot_t *seen)
 {
-    sl_run_id_t ids[SL_COORD_MAX_JOBS];
+    const size_t n = list_jobs(exchange);
     sl_exchange_job_t *job;
-    size_t i, n;
+    size_t i;
 
     for (i = 0; i < (size_t)exchange->n_jobs; i++) {
         exchange->jobs[i]->is_present = 0;
     }
-    n = sl_run_dir_list(exchange->params.dir, ids, SL_COORD_MAX_JOBS);
-    n = n < SL_COORD_MAX_JOBS ? n : SL_COORD_MAX_JOBS;
     for (i = 0; i < n; i++) {
-        job = find_job(exchange, &ids[i]);
+        job = find_job(exchange, &exchange->ids[i]);
         if (job != NULL) {
             job->is_present = read_job(exchange, job) >= 0;
         }
     }
     drop_absent(exchange);
-    for (i = 0; i < n; i++) {
-        if (find_job(exchange, &ids[i]) == NULL) {
-            job = add_job(exchange, &ids[i]);
-            if (job != NULL) {
-                job->is_present = read_job(exchange, job) >= 0;
-            }
-        }
-    }
-    drop_absent(exchange);
+    add_new(exchange, n);
     seen->now_ns = now_ns;
     seen->n_jobs = exchange->n_jobs;
     for (i = 0; i < (size_t)exchange->n_jobs; i++) {
@@ -356,6 +442,7 @@ static void compose(const sl_exchange_t *exchange, const sl_exchange_job_t *job,
             order->n_gates++;
         }
     }
+    sl_pins_keep(&job->pins, &job->job, order);
 }
 
 static int is_share_new(double a, double b)
@@ -416,6 +503,7 @@ static int is_new(const sl_control_order_t *a, const sl_control_order_t *b)
         const sl_control_gate_t *gate = sl_pins_gate(b, a->gates[g].name);
 
         if (gate == NULL || is_share_new(a->gates[g].share, gate->share) ||
+            a->gates[g].is_kept != gate->is_kept ||
             is_limit_new(a->gates[g].limit_bytes, gate->limit_bytes) ||
             are_yields_new(a, g, b, (int)(gate - b->gates))) {
             return 1;
@@ -460,7 +548,7 @@ static void set_priority(const sl_exchange_t *exchange, sl_exchange_job_t *job,
                          const sl_coord_job_t *view, int is_background,
                          uint64_t now_ns)
 {
-    const int is_changed = job->is_background != is_background;
+    const int is_changed = job->background != is_background;
 
     if (exchange->params.is_dry_run ||
         (!is_changed &&
@@ -471,7 +559,7 @@ static void set_priority(const sl_exchange_t *exchange, sl_exchange_job_t *job,
         (is_background || view->job_class == SL_JOB_CLASS_GUARANTEE)) {
         sl_warn("job %s: %s", job->id.text, sl_last_error());
     }
-    job->is_background = is_background;
+    job->background = is_background;
     job->priority_ns = now_ns;
 }
 

@@ -88,3 +88,20 @@ void sl_pins_token(const sl_pins_t *pins, const char *writer, char token[64])
     (void)snprintf(token, 64, "%s%s%s%s", writer, shares, limits,
                    pins->is_held ? ".h" : "");
 }
+
+void sl_pins_keep(const sl_pins_t *pins, const sl_control_job_t *job,
+                  sl_control_order_t *order)
+{
+    int d, g;
+
+    for (g = 0; g < order->n_gates; g++) {
+        sl_control_gate_t *gate = &order->gates[g];
+
+        gate->is_kept = 0;
+        for (d = 0; d < job->n_devices && gate->share >= 0.0; d++) {
+            if (strcmp(job->devices[d].name, gate->name) == 0) {
+                gate->is_kept = (int)(pins->shares >> d & 1);
+            }
+        }
+    }
+}

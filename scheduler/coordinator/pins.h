@@ -33,6 +33,10 @@ void sl_pins_read(const sl_control_order_t *order, const sl_control_job_t *job,
 /** The token that says so. */
 void sl_pins_token(const sl_pins_t *pins, const char *writer, char token[64]);
 
+/** Shares by hand hold when the order has expired; others do not. */
+void sl_pins_keep(const sl_pins_t *pins, const sl_control_job_t *job,
+                  sl_control_order_t *order);
+
 /** The order's gate of that name; NULL when it says nothing about it. */
 const sl_control_gate_t *sl_pins_gate(const sl_control_order_t *order,
                                       const char *name);

@@ -38,14 +38,16 @@ static uint64_t read_start(int64_t pid)
     return field == NULL ? 0 : strtoull(field, NULL, 10);
 }
 
-/* Not by sched_setscheduler(), which resets a slice of the thread's own. */
-static int set_thread(pid_t thread, int policy)
+/* Not by sched_setscheduler(), which resets a slice of the thread's own. A
+ * thread that is not in the background may have any policy of its owner's. */
+static int set_thread(pid_t thread, int is_background)
 {
     sl_machine_sched_t sched;
     int error = sl_machine_sched_get((int)thread, &sched);
 
-    if (error == 0 && sched.policy != policy) {
-        sched.policy = policy;
+    if (error == 0 &&
+        sl_machine_sched_is_background(&sched) != (is_background != 0)) {
+        sched.policy = is_background ? SCHED_IDLE : SCHED_OTHER;
         error = sl_machine_sched_set((int)thread, &sched);
     }
     return error == ESRCH ? 0 : error;
@@ -53,7 +55,6 @@ static int set_thread(pid_t thread, int policy)
 
 sl_status_t sl_priority_set(const sl_control_job_t *job, int is_background)
 {
-    const int policy = is_background ? SCHED_IDLE : SCHED_OTHER;
     const struct dirent *entry;
     sl_status_t status = SL_OK;
     char path[64];
@@ -73,7 +74,7 @@ sl_status_t sl_priority_set(const sl_control_job_t *job, int is_background)
         const long thread = strtol(entry->d_name, NULL, 10);
 
         if (thread > 0 && error == 0) {
-            error = set_thread((pid_t)thread, policy);
+            error = set_thread((pid_t)thread, is_background);
         }
     }
     (void)closedir(threads);

@@ -14,7 +14,8 @@
 /**
  * Move all threads of a job's process into the background or out of it. To
  * be called again now and then, for new threads. Processes are found by their
- * number and start, and left alone when they are not the job's.
+ * number and start, and left alone when they are not the job's. A thread that
+ * is where it shall be keeps its policy.
  *
  * @return SL_OK, also when the process is not to be seen from here;
  *         SL_ERR_UNSUPPORTED when the system refuses (raising needs a

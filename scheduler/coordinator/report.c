@@ -8,8 +8,6 @@
 #include "scheduler/control/secure_file.h"
 #include "scheduler/coordinator/exchange.h"
 
-#define REPORT_FILE "coordinator.json"
-
 static json_t *job_to_json(const sl_coord_decision_t *decision)
 {
     return json_pack("{s:f, s:f}", "baseline_us", decision->baseline_us,
@@ -41,7 +39,8 @@ sl_status_t sl_coord_report_write(sl_run_dir_t *dir, const char *policy,
         SL_FAIL(status, SL_ERR_NO_MEMORY, out,
                 "no host memory for the coordinator's report");
     }
-    status = sl_atomic_write(dir->fd, REPORT_FILE, 0600, text, strlen(text));
+    status = sl_atomic_write_unflushed(dir->fd, SL_FILE_REPORT, 0600, text,
+                                       strlen(text));
     free(text);
 out:
     return status;
@@ -94,7 +93,7 @@ sl_status_t sl_coord_report_read(sl_run_dir_t *dir, sl_coord_report_t *report_p)
         SL_REFUSE(status, SL_ERR_NOT_FOUND, out, "there is no coordinator");
     }
     SL_TRY(status,
-           sl_secure_read(dir->fd, REPORT_FILE, SL_CONTROL_FILE_BYTES, &text,
+           sl_secure_read(dir->fd, SL_FILE_REPORT, SL_CONTROL_FILE_BYTES, &text,
                           &n, &state),
            out);
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);

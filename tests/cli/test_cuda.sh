@@ -103,6 +103,21 @@ hash_of gpt.yaml --devices cpu:1 --steps 3 --checkpoint c >/dev/null
 near "$(loss_of gpt.yaml --devices cpu:1)" \
     "$(loss_of gpt.yaml --devices cuda:2 --resume c)" 0.001 'cpu to cuda'
 
+# ---- AntMan's files: a GPU goes by its place on the bus ----
+printf '{"gpuConfigInfo": {"0000:0A:00.0": {"maxDeviceMem": 268435456}}}\n' \
+    >sche2pai.json
+chmod 600 sche2pai.json
+if GPU_CONFIG_FILE=$folder/sche2pai.json GPU_STATUS_FILE=$folder/pai2sche.json \
+    "$sluice" train gpt.yaml --quiet --devices cuda:4 --prometheus gpu.prom \
+    >out 2>err &&
+    grep -q '{"0a:00.0":{.*},"0b:00.0":{.*}}' pai2sche.json &&
+    grep -q 'limit_asked_bytes{.*device="cuda:0"} 134217728$' gpu.prom &&
+    grep -q 'limit_asked_bytes{.*device="cuda:1"} 134217728$' gpu.prom &&
+    ! grep -q 'limit_asked_bytes{.*device="cuda:2"} 134217728$' gpu.prom
+then ok; else
+    bad "AntMan's keys: $(cat pai2sche.json)"
+fi
+
 # ---- a device that fails ----
 SL_STANDIN_FAIL=cudaLaunchKernelEx:200:700:run
 export SL_STANDIN_FAIL

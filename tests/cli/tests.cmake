@@ -5,10 +5,10 @@ sl_test(cli table LINK sl_cli)
 # modules that it unloads leave blocks behind that no leak can be traced to:
 # scripts that start ranks look for no leaks (engine.ranks and engine.replicas
 # do), and leave the ranks out where races are looked for.
-set(sl_scripts cli.program cli.control cli.checkpoint cli.sharing cli.launch
-    cli.simulate house.layout house.headers)
+set(sl_scripts cli.program cli.control cli.steering cli.checkpoint cli.sharing
+    cli.launch cli.simulate house.layout house.headers)
 set(sl_rank_scripts cli.checkpoint cli.launch cli.simulate)
-set(sl_names program control checkpoint sharing launch simulate)
+set(sl_names program control steering checkpoint sharing launch simulate)
 if(NOT SL_SANITIZE MATCHES thread)
     # thousands of steps: too slow there; engine.rebalance, engine.repartition
     # and engine.moving_ranks look for races

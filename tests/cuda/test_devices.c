@@ -84,6 +84,8 @@ static void a_gpu_is_known_by_its_serial_number(void **state)
         assert_true(set->devices[2 * i].gpu_bytes == (size_t)3 << 30);
     }
     assert_string_equal(ids[1], "GPU-00000001-0000-0000-7374-616e642d696e");
+    assert_string_equal(set->devices[0].bus_id, "0000:0A:00.0");
+    assert_string_equal(set->devices[3].bus_id, "0000:0B:00.0");
     sl_device_set_destroy(set);
     assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "1,0", 1), 0);
     standin_reset();

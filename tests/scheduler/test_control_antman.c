@@ -47,6 +47,32 @@ static void keys_are_names_or_short_pci_ids(void **state)
     assert_int_equal(config.limit_bytes[2], 8);
 }
 
+/* Two devices of a job may be halves of a GPU, which has one key there. */
+static void devices_on_one_gpu_divide_its_limit(void **state)
+{
+    static const char text[] = "{\"gpuConfigInfo\":{\"3d:00.0\":"
+                               "{\"maxDeviceMem\":1001}}}";
+    static const sl_antman_use_t uses[2] = {
+        {.peak_bytes = 60, .used_bytes = 7, .host_pool_bytes = 1},
+        {.peak_bytes = 40, .used_bytes = 5, .host_pool_bytes = 2}};
+    sl_antman_config_t config;
+    char *told = NULL;
+
+    (void)state;
+    sl_antman_key("cuda:0", "0000:3D:00.0", keys[0]);
+    sl_antman_key("cuda:1", "0000:3D:00.0", keys[1]);
+    sl_antman_key("cuda:2", "0000:3E:00.0", keys[2]);
+    sl_assert_ok(sl_antman_config_parse(text, strlen(text), 3, keys, &config));
+    assert_int_equal(config.limit_bytes[0], 500);
+    assert_int_equal(config.limit_bytes[1], 500);
+    assert_int_equal(config.limit_bytes[2], 0);
+    sl_assert_ok(sl_antman_status_format(2, keys, uses, 10.0, &told));
+    sl_assert_contains(told, "{\"3d:00.0\":{\"deviceMemUsedMax\":100,"
+                             "\"deviceMemUsedMin\":12,");
+    sl_assert_contains(told, "\"hostMemPoolSize\":3,");
+    free(told);
+}
+
 /* AntMan's tolerance: all fields optional, wrong types ignored. */
 static void absent_fields_and_wrong_types_are_ignored(void **state)
 {
@@ -230,14 +256,14 @@ static void its_bad_config_is_refused_and_the_last_stays(void **state)
 
 /* perfControl 0 suspends; there is no TTL in its files, so there is one of
  * ours for a guest, renewed by every write or touch. */
-static void its_suspension_ends_when_it_dies(void **state)
+static void check_suspension(sl_job_class_t job_class, double left)
 {
     antman_coordinator_t them;
     control_bed_t bed;
 
-    (void)state;
     bed_init_antman(&bed, &them);
-    bed.params.job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    bed.params.job_class = job_class;
+    (void)unlink(them.config);
     bed_open(&bed);
     bed_put(them.config, "{\"perfControl\":0}");
     bed_wait_for(is_near(bed_share(&bed, 0), 0.0));
@@ -247,9 +273,49 @@ static void its_suspension_ends_when_it_dies(void **state)
     bed_nap();
     assert_true(is_near(bed_share(&bed, 0), 0.0));
     (void)atomic_fetch_add(&bed.now_ns, UINT64_C(2000000000));
-    bed_wait_for(is_near(bed_share(&bed, 0), 5.0));
-    bed_put(them.config, "{\"perfControl\":100}");
-    bed_wait_for(is_near(bed_share(&bed, 0), 100.0));
+    bed_wait_for(is_near(bed_share(&bed, 0), left));
+    bed_put(them.config, "{\"perfControl\":90}");
+    bed_wait_for(is_near(bed_share(&bed, 0), 90.0));
+    bed_close(&bed);
+}
+
+static void its_suspension_ends_when_it_dies(void **state)
+{
+    (void)state;
+    check_suspension(SL_JOB_CLASS_OPPORTUNISTIC, 5.0);
+    check_suspension(SL_JOB_CLASS_NONE, 5.0); /* nobody said what it is */
+    check_suspension(SL_JOB_CLASS_GUARANTEE, 100.0);
+}
+
+/* The place on the bus is the key, whatever the job calls the device. */
+static void limits_go_by_the_place_on_the_bus(void **state)
+{
+    antman_coordinator_t them;
+    control_bed_t bed;
+    sl_mem_stats_t mem;
+    json_error_t error;
+    json_t *root;
+
+    (void)state;
+    bed_init_antman(&bed, &them);
+    strcpy(bed.devices->devices[1].bus_id, "0000:3D:00.0");
+    bed_open(&bed);
+    bed_put(them.config, "{\"perfControl\":30,\"gpuConfigInfo\":{"
+                         "\"3d:00.0\":{\"maxDeviceMem\":2097152}}}");
+    bed_wait_for(is_near(bed_share(&bed, 1), 30.0));
+    (void)bed_boundary(&bed);
+    sl_mem_stats(bed.devices->devices[0].mem, &mem);
+    assert_int_equal(mem.limit_bytes, BED_CAPACITY);
+    sl_mem_stats(bed.devices->devices[1].mem, &mem);
+    assert_int_equal(mem.limit_bytes, 2097152);
+    bed_wait_for(access(them.status, F_OK) == 0);
+    root = json_load_file(them.status, 0, &error);
+    assert_non_null(root);
+    assert_non_null(
+        json_object_get(json_object_get(root, "gpuUsageInfo"), "3d:00.0"));
+    assert_null(
+        json_object_get(json_object_get(root, "gpuUsageInfo"), "cpu:1"));
+    json_decref(root);
     bed_close(&bed);
 }
 
@@ -347,6 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(keys_are_names_or_short_pci_ids),
+        sl_unit_test(devices_on_one_gpu_divide_its_limit),
         sl_unit_test(absent_fields_and_wrong_types_are_ignored),
         sl_unit_test(what_is_out_of_range_is_refused),
         sl_unit_test(a_spill_says_why),
@@ -354,6 +421,7 @@ int main(void)
         sl_unit_test(it_reads_status_and_moves_both_gates),
         sl_unit_test(its_bad_config_is_refused_and_the_last_stays),
         sl_unit_test(its_suspension_ends_when_it_dies),
+        sl_unit_test(limits_go_by_the_place_on_the_bus),
         sl_unit_test(it_works_without_a_run_directory),
         sl_unit_test(the_prometheus_file_is_kept),
         sl_unit_test(a_prometheus_file_that_cannot_be_written_warns_once),

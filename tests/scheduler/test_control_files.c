@@ -103,6 +103,12 @@ static const struct {
      "line 1"},
     {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":1e999}}}",
      "overflow"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"share\":5,"
+     "\"keep_share\":1}}}",
+     "no boolean"},
+    {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"keep_share\":"
+     "true}}}",
+     "without"},
     {"{\"schema\":1,\"sequence\":1,\"devices\":{\"cpu:0\":{\"limit_bytes\":0}}"
      "}",
      "limit_bytes"},
@@ -175,6 +181,7 @@ static void an_order_survives_its_text(void **state)
     (void)state;
     sl_assert_ok(parse(good, &order));
     order.action = SL_CONTROL_ACTION_WAIT;
+    order.gates[0].is_kept = order.gates[0].share >= 0.0;
     sl_assert_ok(sl_control_order_format(&order, &text));
     sl_assert_ok(parse(text, &back));
     free(text);

@@ -126,6 +126,34 @@ static void a_suspended_guest_comes_back_when_the_coordinator_dies(void **state)
     bed_close(&bed);
 }
 
+/* What a person set is not the coordinator's to lose, 0 included. */
+static void shares_by_hand_hold_when_the_coordinator_dies(void **state)
+{
+    control_bed_t bed;
+
+    (void)state;
+    bed_init(&bed, "cpu:3");
+    bed.params.job_class = SL_JOB_CLASS_OPPORTUNISTIC;
+    bed_open(&bed);
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":1,\"ttl_ms\":2000,"
+                          "\"floor_share\":7,\"devices\":{"
+                          "\"cpu:0\":{\"share\":40,\"keep_share\":true},"
+                          "\"cpu:1\":{\"share\":60},"
+                          "\"cpu:2\":{\"share\":0,\"keep_share\":true}}}");
+    bed_wait_for(bed_is_near(bed_share(&bed, 1), 60.0));
+    bed_pass_time(&bed, 2000);
+    bed_wait_for(bed_is_near(bed_share(&bed, 1), 7.0));
+    assert_true(bed_is_near(bed_share(&bed, 0), 40.0));
+    assert_true(bed_is_near(bed_share(&bed, 2), 0.0));
+    bed_put_control(&bed, "{\"schema\":1,\"sequence\":2,\"ttl_ms\":2000,"
+                          "\"devices\":{\"cpu:0\":{\"share\":30},"
+                          "\"cpu:2\":{\"share\":100}}}");
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 30.0));
+    bed_pass_time(&bed, 2000);
+    bed_wait_for(bed_is_near(bed_share(&bed, 0), 5.0));
+    bed_close(&bed);
+}
+
 /* A limit and a suspension in one order: the mini-batch that runs must end
  * first, or the memory could not be given back. */
 static void a_suspension_lets_memory_go_first(void **state)
@@ -353,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         sl_unit_test(a_suspended_job_holds_and_gives_memory_back),
         sl_unit_test(a_suspended_guest_comes_back_when_the_coordinator_dies),
+        sl_unit_test(shares_by_hand_hold_when_the_coordinator_dies),
         sl_unit_test(a_suspension_lets_memory_go_first),
         sl_unit_test(orders_are_taken_where_no_minibatch_ends),
         sl_unit_test(an_interrupt_ends_a_suspension),

@@ -347,6 +347,8 @@ static void what_ctl_set_outlives_the_coordinator(void **state)
     assert_string_equal(bed->order.writer_token, "coordinator.s2");
     assert_true(bed->order.gates[1].share == 12.5);
     assert_true(bed->order.gates[0].share == 100.0);
+    assert_true(bed->order.ttl_ms > 0); /* for the other device */
+    assert_true(bed->order.gates[1].is_kept && !bed->order.gates[0].is_kept);
     order = bed->order;
     order.sequence++;
     (void)snprintf(order.writer_token, sizeof(order.writer_token), "ctl");
@@ -354,6 +356,7 @@ static void what_ctl_set_outlives_the_coordinator(void **state)
     look(bed);
     look(bed);
     assert_true(order_in_file(bed)->gates[1].share == 100.0);
+    assert_true(!bed->order.gates[1].is_kept);
     free_bed(bed);
 }
 

@@ -1,14 +1,22 @@
 foreach(name op_manager op_stats device share share_gate pulse pulse_ops)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name coordinator coordinator_files coordinator_gpus coordinator_memory
-        priority)
+foreach(name coordinator coordinator_background coordinator_files
+        coordinator_gpus coordinator_many coordinator_memory priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name control_files control_secure control_job control_waits control_antman control_pulse)
+foreach(name control_files control_secure control_swap control_job control_waits
+        control_watch control_antman control_pulse)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)
+sl_test(scheduler share_charged LINK engine_fixture)
+if(SL_CUDA STREQUAL "STANDIN")
+    add_test(NAME cuda.share_charged COMMAND test_scheduler_share_charged)
+    set_tests_properties(cuda.share_charged PROPERTIES LABELS cuda
+        TIMEOUT 300 SKIP_RETURN_CODE 77
+        ENVIRONMENT "${SL_TEST_ENVIRONMENT};SLUICE_TEST_DEVICES=cuda")
+endif()
 sl_test(scheduler control_oom WRAP_ALLOC LINK sl_scheduler)
 
 # the management library of NVIDIA's driver: without one, and with a fake

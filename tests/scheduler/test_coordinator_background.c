@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coordinator moves the threads of real processes into the background and
+ * out of it; their jobs' files are made up here. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* SCHED_IDLE, SCHED_BATCH */
+#endif
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "scheduler/control/run_dir.h"
+#include "scheduler/control/secure_file.h"
+#include "scheduler/coordinator/exchange.h"
+#include "scheduler/coordinator/priority.h"
+#include "tests/support/sl_test.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+
+enum {
+    GUEST,
+    HOST,
+    N_PARTIES
+};
+
+/* A process that does nothing, and what a job of it would publish. */
+typedef struct party {
+    pid_t pid;
+    int is_listed;
+    sl_job_dir_t dir;
+    sl_control_job_t job;
+    sl_control_status_t status;
+} party_t;
+
+typedef struct bed {
+    party_t parties[N_PARTIES];
+    int can_raise; /* this user may move threads out of the background */
+    sl_run_dir_t *dir;
+    sl_coord_t *coord;
+    sl_exchange_t *exchange;
+    sl_coord_snapshot_t seen;
+    sl_coord_decisions_t decisions;
+    uint64_t now_ns;
+} bed_t;
+
+static uint64_t start_of(pid_t pid)
+{
+    char path[64], text[1024];
+    const char *field;
+    FILE *file;
+    size_t n;
+    int i;
+
+    (void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    n = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[n] = '\0';
+    field = strrchr(text, ')');
+    for (i = 2; i < 22; i++) {
+        assert_non_null(field);
+        field = strchr(field + 1, ' ');
+    }
+    return strtoull(field, NULL, 10);
+}
+
+static void begin_party(bed_t *bed, int i)
+{
+    party_t *party = &bed->parties[i];
+
+    party->pid = fork();
+    if (party->pid == 0) {
+        for (;;) {
+            (void)pause();
+        }
+    }
+    assert_true(party->pid > 0);
+    party->job.pid = party->pid;
+    party->job.start_ticks = start_of(party->pid);
+    (void)snprintf(party->job.name, sizeof(party->job.name), "party-%d", i);
+    party->job.created_ns = 1;
+    party->job.n_devices = 1;
+    memcpy(party->job.devices[0].name, "cpu:0", 6);
+    party->job.devices[0].capacity_bytes = UINT64_C(1) << 30;
+    party->job.devices[0].n_threads = 1;
+    party->status.state = SL_JOB_STATE_RUNNING;
+    memcpy(party->status.unit, "samples", 8);
+    party->status.n_devices = 1;
+    memcpy(party->status.devices[0].name, "cpu:0", 6);
+    party->status.devices[0].limit_bytes = UINT64_C(1) << 30;
+    party->status.devices[0].share_asked = 100.0;
+    party->status.devices[0].held_bytes = UINT64_C(1) << 20;
+}
+
+static void publish(bed_t *bed, int i, sl_job_class_t job_class)
+{
+    party_t *party = &bed->parties[i];
+    char *text = NULL;
+
+    if (!party->is_listed) {
+        party->job.job_class = job_class;
+        sl_assert_ok(sl_job_dir_create(bed->dir, &party->job, &party->dir));
+        party->is_listed = 1;
+    }
+    party->status.job_class = job_class;
+    party->status.sequence++;
+    sl_assert_ok(sl_control_status_format(&party->status, &text));
+    sl_assert_ok(sl_atomic_write_unflushed(party->dir.fd, SL_FILE_STATUS, 0600,
+                                           text, strlen(text)));
+    free(text);
+}
+
+static void retire(bed_t *bed, int i)
+{
+    sl_job_dir_remove(bed->dir, &bed->parties[i].dir);
+    bed->parties[i].is_listed = 0;
+}
+
+static void begin_coordinator(bed_t *bed, int is_dry_run)
+{
+    sl_exchange_params_t params = {.dir = bed->dir,
+                                   .floor_percent = 1.0,
+                                   .ttl_ms = 8000,
+                                   .is_dry_run = is_dry_run};
+    sl_coord_params_t coord_params;
+
+    sl_coord_params_default(&coord_params);
+    sl_assert_ok(sl_coord_create(&coord_params, &bed->coord));
+    sl_assert_ok(sl_exchange_create(&params, &bed->exchange));
+}
+
+static void end_coordinator(bed_t *bed)
+{
+    sl_exchange_destroy(bed->exchange);
+    sl_coord_destroy(bed->coord);
+    bed->exchange = NULL;
+    bed->coord = NULL;
+}
+
+static void set_policy(bed_t *bed, int i, int policy)
+{
+    const struct sched_param param = {0};
+
+    assert_int_equal(sched_setscheduler(bed->parties[i].pid, policy, &param),
+                     0);
+}
+
+static int policy_of(const bed_t *bed, int i)
+{
+    return sched_getscheduler(bed->parties[i].pid);
+}
+
+/* The processes come first: they would hold the locks that are there. */
+static bed_t *make_bed(void)
+{
+    bed_t *bed = calloc(1, sizeof(*bed));
+    char path[512];
+    int i;
+
+    assert_non_null(bed);
+    for (i = 0; i < N_PARTIES; i++) {
+        begin_party(bed, i);
+    }
+    sl_assert_ok(sl_priority_set(&bed->parties[HOST].job, 1));
+    bed->can_raise = sl_priority_set(&bed->parties[HOST].job, 0) == SL_OK;
+    if (!bed->can_raise) {
+        (void)kill(bed->parties[HOST].pid, SIGKILL);
+        (void)waitpid(bed->parties[HOST].pid, NULL, 0);
+        begin_party(bed, HOST);
+    }
+    (void)snprintf(path, sizeof(path), "%s/run", sl_test_directory());
+    sl_assert_ok(sl_run_dir_open(path, &bed->dir));
+    bed->now_ns = 50 * SECOND_NS;
+    begin_coordinator(bed, 0);
+    return bed;
+}
+
+static void free_bed(bed_t *bed)
+{
+    int i;
+
+    end_coordinator(bed);
+    for (i = 0; i < N_PARTIES; i++) {
+        if (bed->parties[i].is_listed) {
+            retire(bed, i);
+        }
+        (void)kill(bed->parties[i].pid, SIGKILL);
+        (void)waitpid(bed->parties[i].pid, NULL, 0);
+    }
+    sl_run_dir_close(bed->dir);
+    free(bed);
+}
+
+static void look(bed_t *bed)
+{
+    bed->now_ns += SECOND_NS / 5;
+    sl_exchange_read(bed->exchange, bed->now_ns, &bed->seen);
+    sl_coord_step(bed->coord, &bed->seen, &bed->decisions);
+    sl_exchange_write(bed->exchange, &bed->seen, &bed->decisions);
+}
+
+static int raised_policy(const bed_t *bed)
+{
+    return bed->can_raise ? SCHED_OTHER : SCHED_IDLE;
+}
+
+static void a_guest_is_in_the_background_beside_a_host_only(void **state)
+{
+    bed_t *bed = make_bed();
+
+    (void)state;
+    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_OTHER);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
+    assert_int_equal(policy_of(bed, HOST), SCHED_OTHER);
+    retire(bed, HOST);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), raised_policy(bed));
+    free_bed(bed);
+}
+
+/* Whoever moved it there is gone; so is the job that it was there for. */
+static void a_new_coordinator_moves_back_a_guest_that_is_alone(void **state)
+{
+    bed_t *bed = make_bed();
+
+    (void)state;
+    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
+    end_coordinator(bed);
+    retire(bed, HOST);
+    begin_coordinator(bed, 0);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), raised_policy(bed));
+    free_bed(bed);
+}
+
+static void a_new_coordinator_moves_back_one_promoted_meanwhile(void **state)
+{
+    bed_t *bed = make_bed();
+
+    (void)state;
+    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
+    end_coordinator(bed);
+    publish(bed, GUEST, SL_JOB_CLASS_GUARANTEE);
+    begin_coordinator(bed, 0);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), raised_policy(bed));
+    if (!bed->can_raise) {
+        sl_assert_contains(sl_test_log_take(), "out of the background");
+    }
+    look(bed);
+    assert_string_equal(sl_test_log_take(), ""); /* said once */
+    free_bed(bed);
+}
+
+/* What its owner chose for it is not the coordinator's affair. */
+static void others_keep_their_policies(void **state)
+{
+    bed_t *bed = make_bed();
+
+    (void)state;
+    set_policy(bed, GUEST, SCHED_IDLE);
+    set_policy(bed, HOST, SCHED_BATCH);
+    publish(bed, GUEST, SL_JOB_CLASS_NONE);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
+    assert_int_equal(policy_of(bed, HOST), SCHED_BATCH);
+    free_bed(bed);
+}
+
+static void a_dry_run_moves_nobody(void **state)
+{
+    bed_t *bed = make_bed();
+
+    (void)state;
+    end_coordinator(bed);
+    begin_coordinator(bed, 1);
+    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    assert_true(bed->decisions.jobs[GUEST].is_background !=
+                bed->decisions.jobs[HOST].is_background);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_OTHER);
+    free_bed(bed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        sl_unit_test(a_guest_is_in_the_background_beside_a_host_only),
+        sl_unit_test(a_new_coordinator_moves_back_a_guest_that_is_alone),
+        sl_unit_test(a_new_coordinator_moves_back_one_promoted_meanwhile),
+        sl_unit_test(others_keep_their_policies),
+        sl_unit_test(a_dry_run_moves_nobody),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
