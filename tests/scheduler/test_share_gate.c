@@ -11,6 +11,11 @@
 
 #define S UINT64_C(1000000000)
 #define DEPTH_NS 20e6 /* of the bucket, docs/share.md */
+#define SLACK_NS 5e6  /* unused of what flowed in, when all is well */
+
+enum {
+    FEED_TRIES = 20
+};
 
 static sl_status_t spin_op(const void *args, void *stream)
 {
@@ -514,12 +519,27 @@ static void recent_means_follow_the_ops(void **state)
 
 /* ---- shares of real time ---- */
 
+/* The gate held back no more than it had to: of the device time that flowed in
+ * while ops ran or were held, all but a few ms was used. A sleeper that wakes
+ * up very late on a busy machine loses some, but not every time. */
+static int is_let_in(const sl_op_stats_t *before, const sl_op_stats_t *after,
+                     uint64_t op_ns)
+{
+    const double charged_ns = (double)(after->charged_ns - before->charged_ns);
+    const double held_ns = (double)(after->throttled_ns - before->throttled_ns);
+    const double flowed_ns =
+        (charged_ns + held_ns) * after->share_percent / 100.0;
+
+    return SL_TESTS_SCHEDULER_CUDA ||
+           flowed_ns <= charged_ns + SLACK_NS + 2.0 * (double)op_ns;
+}
+
 /* Keep the queue full of spinning ops for a while, and until one has run; the
  * charged part of the time, in percent. What can be asserted on any machine is
  * the upper bound: the rate, one bucketful and one op, with the interrupts that
  * it is charged. */
 static double feed(sl_op_manager_t *manager, uint64_t op_ns, uint64_t time_ns,
-                   int is_synced)
+                   int is_synced, int *is_let_in_p)
 {
     sl_op_stats_t before;
     sl_op_stats_t after;
@@ -539,31 +559,40 @@ static double feed(sl_op_manager_t *manager, uint64_t op_ns, uint64_t time_ns,
     elapsed_ns = (double)(after.elapsed_ns - before.elapsed_ns);
     assert_time(charged_ns <= elapsed_ns * after.share_percent / 100.0 +
                                   DEPTH_NS + 2.0 * (double)op_ns + 1e6);
+    *is_let_in_p = is_let_in(&before, &after, op_ns);
     return charged_ns / elapsed_ns * 100.0;
 }
 
-static void a_queue_that_is_full_gets_no_more_than_its_share(void **state)
+static void feed_one(double share, uint64_t op_ns, int is_synced)
+{
+    int is_well = 0, tries = 0;
+
+    while (!is_well) {
+        sl_op_manager_t *manager = ops_bed_manager(64);
+        double percent;
+
+        assert_true(tries++ < FEED_TRIES);
+        share_set(manager, share);
+        percent = feed(manager, op_ns, 250 * MS, is_synced, &is_well);
+        print_message(
+            "ops of %g ms, %s: asked %g %%, got %.1f %%\n", (double)op_ns / 1e6,
+            is_synced ? "each waited for" : "queued ahead", share, percent);
+        sl_op_manager_destroy(manager);
+    }
+}
+
+static void a_queue_that_is_full_gets_its_share_and_no_more(void **state)
 {
     static const uint64_t ops_ns[] = {50000, 2 * MS};
     static const double shares[] = {20, 50, 80};
-    int is_synced;
     size_t k;
     size_t i;
 
     (void)state;
     for (k = 0; k < 2; k++) {
-        for (is_synced = 0; is_synced < 2; is_synced++) {
-            for (i = 0; i < 3; i++) {
-                sl_op_manager_t *manager = ops_bed_manager(64);
-
-                share_set(manager, shares[i]);
-                print_message("ops of %g ms, %s: asked %g %%, got %.1f %%\n",
-                              (double)ops_ns[k] / 1e6,
-                              is_synced ? "each waited for" : "queued ahead",
-                              shares[i],
-                              feed(manager, ops_ns[k], 250 * MS, is_synced));
-                sl_op_manager_destroy(manager);
-            }
+        for (i = 0; i < 3; i++) {
+            feed_one(shares[i], ops_ns[k], 0);
+            feed_one(shares[i], ops_ns[k], 1);
         }
     }
 }
@@ -571,17 +600,20 @@ static void a_queue_that_is_full_gets_no_more_than_its_share(void **state)
 typedef struct feeder {
     sl_op_manager_t *manager;
     double percent;
+    int is_let_in;
 } feeder_t;
 
 static void *feed_thread(void *arg)
 {
     feeder_t *feeder = arg;
 
-    feeder->percent = feed(feeder->manager, MS, 500 * MS, 0);
+    feeder->percent =
+        feed(feeder->manager, MS, 500 * MS, 0, &feeder->is_let_in);
     return NULL;
 }
 
-static void feed_two(const double *shares, const int *core)
+/* @return whether neither was held more than it had to be */
+static int feed_two_once(const double *shares, const int *core)
 {
     pthread_t threads[2];
     feeder_t feeders[2];
@@ -601,6 +633,16 @@ static void feed_two(const double *shares, const int *core)
                       feeders[i].percent);
         sl_op_manager_destroy(feeders[i].manager);
     }
+    return feeders[0].is_let_in && feeders[1].is_let_in;
+}
+
+static void feed_two(const double *shares, const int *core)
+{
+    int tries = 0;
+
+    while (!feed_two_once(shares, core)) {
+        assert_true(++tries < FEED_TRIES);
+    }
 }
 
 static void two_devices_have_a_share_each(void **state)
@@ -612,7 +654,8 @@ static void two_devices_have_a_share_each(void **state)
 }
 
 /* Half and half of one core is all of it: what the other had is not charged,
- * though it runs in the middle of one's ops. */
+ * though it runs in the middle of one's ops, and neither is held while it is
+ * owed something (test_share.c has the sum, in virtual time). */
 static void two_halves_of_a_core_are_whole(void **state)
 {
     static const double shares[] = {50, 50};
@@ -689,7 +732,7 @@ int main(void)
         sl_unit_test(looking_for_work_is_not_charged),
 #endif
         sl_unit_test(recent_means_follow_the_ops),
-        sl_unit_test(a_queue_that_is_full_gets_no_more_than_its_share),
+        sl_unit_test(a_queue_that_is_full_gets_its_share_and_no_more),
         sl_unit_test(two_devices_have_a_share_each),
         sl_unit_test(two_halves_of_a_core_are_whole),
         sl_unit_test(shares_change_while_ops_run),
