@@ -2,10 +2,11 @@ foreach(name op_manager op_stats device share share_gate pulse pulse_ops)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 foreach(name coordinator coordinator_files coordinator_gpus coordinator_memory
-        priority)
+        coordinator_pulse priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name control_files control_secure control_job control_waits control_antman control_pulse)
+foreach(name control_files control_secure control_job control_waits control_antman control_pulse
+        control_stats control_pain)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)
