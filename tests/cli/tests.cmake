@@ -41,6 +41,10 @@ add_test(NAME cli.doctor
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_doctor.sh
         $<TARGET_FILE:sluice> $<TARGET_FILE_DIR:sl_fake_nvml> ${sl_doctor_cuda})
 list(APPEND sl_scripts cli.doctor)
+add_test(NAME cli.examples
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_examples.sh
+        $<TARGET_FILE:sluice> ${PROJECT_SOURCE_DIR}/examples)
+list(APPEND sl_scripts cli.examples)
 add_test(NAME house.layout
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check_layout.sh)
 add_test(NAME house.headers
@@ -70,6 +74,21 @@ if(NOT SL_SANITIZE MATCHES thread)
     list(APPEND sl_rank_scripts cli.mpi cli.faults network.hosts network.slurm)
     set_tests_properties(cli.mpi cli.faults network.hosts network.slurm
         PROPERTIES RUN_SERIAL TRUE)
+endif()
+
+# A program that is killed at a chosen call; not under sanitizers, which want
+# to be loaded first.
+if(NOT SL_SANITIZE)
+    add_library(sl_kill_step MODULE support/kill_step.c)
+    set_target_properties(sl_kill_step PROPERTIES C_EXTENSIONS OFF
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(sl_kill_step PRIVATE sl_flags
+        $<BUILD_INTERFACE:sl_warnings>)
+    target_compile_options(sl_kill_step PRIVATE -U_FORTIFY_SOURCE)
+    add_test(NAME cli.kill_steps
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_kill_steps.sh
+            $<TARGET_FILE:sluice> $<TARGET_FILE:sl_kill_step>)
+    list(APPEND sl_scripts cli.kill_steps)
 endif()
 # CPU devices are the default where there is no GPU, the stand-in's included.
 set(sl_cli_environment ${SL_TEST_ENVIRONMENT} SL_STANDIN_DEVICES=0)

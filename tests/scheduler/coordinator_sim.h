@@ -49,6 +49,7 @@ typedef struct sim {
     uint64_t seed;
     double noise;
     double outliers;
+    double spoil; /* of a host's speed, by guests that have all of the device */
     unsigned
         burst_every; /* mini-batches; of these the first 6 take 1.4 times */
     sim_job_t jobs[SIM_MAX_JOBS];
@@ -73,6 +74,7 @@ static inline sim_t *sim_create(const sl_coord_params_t *params, uint64_t seed)
     sim->seed = seed * 977 + 13;
     sim->noise = 0.02;
     sim->outliers = 0.01;
+    sim->spoil = 0.01;
     if (params != NULL) {
         sl_assert_ok(sl_coord_create(params, &sim->coord));
     }
@@ -113,19 +115,31 @@ static inline sim_job_t *sim_add(sim_t *sim, int i, sl_job_class_t job_class,
     return job;
 }
 
+static inline int sim_is_guest(const sim_job_t *job)
+{
+    return job->is_here && job->view.job_class != SL_JOB_CLASS_GUARANTEE &&
+           job->view.state == SL_JOB_STATE_RUNNING;
+}
+
 /* Part of the device that a guest takes: beside a host with a pulse, of the
- * idle part at most. */
+ * idle part at most, which guests divide as they ask for it. */
 static inline double sim_use(const sim_t *sim, const sim_job_t *job)
 {
-    double use = fmin(job->share, job->demand);
+    double idle = 1.0, asked = 0.0;
     int i;
 
     for (i = 0; i < SIM_MAX_JOBS; i++) {
-        if (sim->jobs[i].is_here && sim->jobs[i].view.has_pulse) {
-            use = fmin(use, 1.0 - sim->jobs[i].demand);
+        const sim_job_t *other = &sim->jobs[i];
+
+        if (other->is_here && other->view.has_pulse) {
+            idle = fmin(idle, 1.0 - other->demand);
+        }
+        if (sim_is_guest(other)) {
+            asked += fmin(other->share, other->demand);
         }
     }
-    return use;
+    return fmin(job->share, job->demand) *
+           (idle < 1.0 ? fmin(1.0, idle / asked) : 1.0);
 }
 
 /* Part of the device that guests take now. */
@@ -137,8 +151,7 @@ static inline double sim_guest_load(const sim_t *sim)
     for (i = 0; i < SIM_MAX_JOBS; i++) {
         const sim_job_t *job = &sim->jobs[i];
 
-        if (job->is_here && job->view.job_class != SL_JOB_CLASS_GUARANTEE &&
-            job->view.state == SL_JOB_STATE_RUNNING) {
+        if (sim_is_guest(job)) {
             load += sim_use(sim, job);
         }
     }
@@ -192,7 +205,7 @@ static inline void sim_advance_job(sim_t *sim, sim_job_t *job, double ms)
     double us = job->base_us, rate;
 
     if (job->view.job_class == SL_JOB_CLASS_GUARANTEE) {
-        us *= 1.0 + 0.01 * load; /* caches */
+        us *= 1.0 + sim->spoil * load; /* caches */
         if (load > 1.0 - job->demand) {
             us = fmax(us, job->base_us * job->demand / (1.0 - load));
         }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three JSON files as text: strict reading, round trips, noise. */
+/* The three JSON files as text: strict reading, round trips, noise; and noise
+ * in AntMan's config. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "scheduler/control.h"
+#include "scheduler/control/antman.h"
 #include "tests/support/sl_test.h"
 
 static const char good[] =
@@ -392,7 +395,8 @@ static void a_status_survives_its_text(void **state)
 /* ---- noise ---- */
 
 enum {
-    N_NOISE = 120000
+    N_NOISE = 120000,
+    N_STATUS_NOISE = N_NOISE / 3 /* longer texts */
 };
 
 static uint32_t next(uint32_t *seed)
@@ -516,6 +520,148 @@ static void noise_in_a_job_is_refused_or_in_range(void **state)
     assert_in_range(n_good, N_NOISE / 100, N_NOISE / 2); /* both happen */
 }
 
+static int is_text(const char *text, size_t room)
+{
+    const char *end = memchr(text, '\0', room);
+
+    if (end == NULL) {
+        return 0;
+    }
+    for (; text < end; text++) {
+        if (*text < ' ' || *text > '~') {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int is_real(double value, double most)
+{
+    return isfinite(value) && value >= 0.0 && value <= most;
+}
+
+static void check_device_status(const sl_control_device_status_t *device)
+{
+    const uint64_t numbers[] = {device->limit_bytes,  device->limit_asked_bytes,
+                                device->held_bytes,   device->used_bytes,
+                                device->peak_bytes,   device->host_used_bytes,
+                                device->busy_us,      device->waiting_us,
+                                device->throttled_us, device->n_ops};
+    size_t i;
+
+    assert_true(is_text(device->name, sizeof(device->name)));
+    assert_true(is_real(device->share_asked, 100.0));
+    assert_true(is_real(device->share_achieved, 1e18));
+    for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        assert_true(numbers[i] <= SL_CONTROL_MAX_SEQUENCE);
+    }
+    for (i = 0; i < SL_MEM_N_CLASSES; i++) {
+        assert_true(device->classes[i].used_bytes <= SL_CONTROL_MAX_SEQUENCE);
+        assert_true(device->classes[i].host_bytes <= SL_CONTROL_MAX_SEQUENCE);
+        assert_true(device->classes[i].n_spills <= SL_CONTROL_MAX_SEQUENCE);
+    }
+}
+
+static void check_status(const sl_control_status_t *job)
+{
+    int i;
+
+    assert_true(job->sequence <= SL_CONTROL_MAX_SEQUENCE);
+    assert_true(job->accepted_sequence <= SL_CONTROL_MAX_SEQUENCE);
+    assert_true(job->applied_sequence <= SL_CONTROL_MAX_SEQUENCE);
+    assert_in_range(job->state, 0, SL_JOB_N_STATES - 1);
+    assert_in_range(job->job_class, 0, SL_JOB_N_CLASSES - 1);
+    assert_true(is_text(job->reason, sizeof(job->reason)));
+    assert_true(is_text(job->unit, sizeof(job->unit)));
+    assert_true(is_text(job->writer_token, sizeof(job->writer_token)));
+    assert_true(is_real(job->units_per_s, 1e18));
+    assert_true(is_real(job->last_us, 1e18));
+    assert_true(is_real(job->median_us, 1e18));
+    assert_true(is_real(job->p99_us, 1e18));
+    assert_in_range(job->n_recent, 0, SL_CONTROL_RECENT);
+    for (i = 0; i < job->n_recent; i++) {
+        assert_true(is_real(job->recent_us[i], 1e18));
+    }
+    assert_in_range(job->n_devices, 0, SL_CONTROL_MAX_DEVICES);
+    for (i = 0; i < job->n_devices; i++) {
+        check_device_status(&job->devices[i]);
+    }
+}
+
+/* What a coordinator, `sluice ctl` and `sluice top` read. */
+static void noise_in_a_status_is_refused_or_in_range(void **state)
+{
+    sl_control_status_t *job = malloc(sizeof(*job));
+    char *good_status = NULL;
+    uint32_t seed = 20281;
+    size_t n_bytes;
+    int i, n_good = 0;
+
+    (void)state;
+    assert_non_null(job);
+    fill_status(job);
+    job->n_devices = 1;
+    job->n_recent = 3;
+    sl_assert_ok(sl_control_status_format(job, &good_status));
+    n_bytes = strlen(good_status);
+    for (i = 0; i < N_STATUS_NOISE; i++) {
+        char text[4096];
+        size_t n = n_bytes;
+        uint32_t k = 1 + next(&seed) % 4;
+
+        assert_true(n < sizeof(text) / 2);
+        memcpy(text, good_status, n);
+        for (; k > 0; k--) {
+            n = spoil(text, n, sizeof(text), &seed);
+        }
+        if (sl_control_status_parse(text, n, job) >= 0) {
+            n_good++;
+            check_status(job);
+        }
+    }
+    assert_in_range(n_good, N_STATUS_NOISE / 100,
+                    N_STATUS_NOISE / 2); /* both happen */
+    free(good_status);
+    free(job);
+}
+
+/* It is tolerant of types and absent fields, not of ranges. */
+static void noise_in_antmans_config_is_refused_or_in_range(void **state)
+{
+    static const char good_config[] =
+        "{\"name\": \"pod\", \"gpuConfigInfo\": {\"cpu:0\": "
+        "{\"maxDeviceMem\": 1073741824}, \"0000:3D:00.0\": "
+        "{\"maxDeviceMem\": 7}}, \"perfControl\": 40}";
+    char keys[2][SL_ANTMAN_KEY_BYTES];
+    uint32_t seed = 20291;
+    int i, n_good = 0, n_said = 0;
+
+    (void)state;
+    sl_antman_key("cpu:0", NULL, keys[0]);
+    sl_antman_key("cuda:0", "0000:3d:00.0", keys[1]);
+    for (i = 0; i < N_NOISE; i++) {
+        char text[1024];
+        sl_antman_config_t config;
+        size_t n = strlen(good_config);
+        uint32_t k = 1 + next(&seed) % 4;
+
+        memcpy(text, good_config, n);
+        for (; k > 0; k--) {
+            n = spoil(text, n, sizeof(text), &seed);
+        }
+        if (sl_antman_config_parse(text, n, 2, keys, &config) < 0) {
+            continue;
+        }
+        n_good++;
+        assert_in_range(config.share + 1, 0, 101); /* -1 = not said */
+        n_said += config.share >= 0 && config.limit_bytes[1] > 0;
+        assert_true(config.limit_bytes[0] <= INT64_MAX);
+        assert_true(config.limit_bytes[1] <= INT64_MAX);
+    }
+    assert_in_range(n_good, N_NOISE / 100, N_NOISE * 3 / 4); /* both happen */
+    assert_in_range(n_said, N_NOISE / 100, n_good);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -533,6 +679,8 @@ int main(void)
         sl_unit_test(a_status_survives_its_text),
         sl_unit_test(noise_is_refused_or_in_range),
         sl_unit_test(noise_in_a_job_is_refused_or_in_range),
+        sl_unit_test(noise_in_a_status_is_refused_or_in_range),
+        sl_unit_test(noise_in_antmans_config_is_refused_or_in_range),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

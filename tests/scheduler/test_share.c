@@ -225,6 +225,189 @@ static void short_ops_run_in_bunches(void **state)
     assert_true(n_sleeps <= 520);
 }
 
+/* ---- pains of other sharing systems ---- */
+
+/* A cap of 50 that lets 99 % through for minutes: kernels back to back, the
+ * queue always full. */
+static void a_cap_holds_from_the_first_second_on(void **state)
+{
+    static const uint64_t kernels_ns[] = {100 * US, 2 * MS, 20 * MS};
+    static const double percents[] = {20, 50, 80};
+    int k, p, second;
+
+    (void)state;
+    for (k = 0; k < 3; k++) {
+        for (p = 0; p < 3; p++) {
+            device_t device;
+
+            device_init(&device, percents[p], SL_SHARE_TOKEN_BUCKET);
+            device.late_ns = 150 * US;
+            run_seconds(&device, 10, kernels_ns[k], 0.0);
+            for (second = 0; second < 10; second++) {
+                assert_near(device.busy_ns[second] / (double)S * 100.0,
+                            percents[p], 3.0);
+            }
+        }
+    }
+}
+
+/* Two jobs on one core, which takes turns between them as the system does. */
+typedef struct runner {
+    sl_share_t share;
+    uint64_t op_ns;
+    uint64_t left_ns;  /* of the op that runs; 0 = none */
+    uint64_t start_ns; /* of that op */
+    uint64_t wake_ns;
+    double busy_ns[N_WINDOWS_MAX];
+} runner_t;
+
+typedef struct core {
+    runner_t runners[2];
+    uint64_t now_ns;
+    int turn;
+    int charges_wall; /* what the op took of the clock, not of the core */
+} core_t;
+
+static const uint64_t SLICE_NS = 3 * MS;
+static const uint64_t CORE_START_NS = 7 * S;
+
+static void core_init(core_t *core, double first_percent, double second_percent)
+{
+    int i;
+
+    *core = (core_t){.now_ns = CORE_START_NS};
+    for (i = 0; i < 2; i++) {
+        runner_t *runner = &core->runners[i];
+
+        sl_share_init(&runner->share);
+        sl_share_set(&runner->share, i == 0 ? first_percent : second_percent,
+                     SL_SHARE_TOKEN_BUCKET, core->now_ns);
+        runner->op_ns = i == 0 ? 2 * MS : 5 * MS;
+    }
+}
+
+/* Whether it has something to run now. */
+static int is_ready(core_t *core, runner_t *runner)
+{
+    uint64_t wait_ns;
+
+    if (runner->left_ns > 0) {
+        return 1;
+    }
+    wait_ns =
+        sl_share_wait_ns(&runner->share, (double)runner->op_ns, core->now_ns);
+    runner->wake_ns = core->now_ns + wait_ns;
+    if (wait_ns > 0) {
+        return 0;
+    }
+    sl_share_start(&runner->share, (double)runner->op_ns, core->now_ns);
+    runner->start_ns = core->now_ns;
+    runner->left_ns = runner->op_ns;
+    return 1;
+}
+
+static void run_slice(core_t *core, runner_t *runner)
+{
+    const uint64_t slice_ns =
+        runner->left_ns < SLICE_NS ? runner->left_ns : SLICE_NS;
+    const uint64_t second = (core->now_ns - CORE_START_NS) / S;
+
+    if (second < N_WINDOWS_MAX) {
+        runner->busy_ns[second] += (double)slice_ns;
+    }
+    core->now_ns += slice_ns;
+    runner->left_ns -= slice_ns;
+    if (runner->left_ns == 0) {
+        const uint64_t wall_ns = core->now_ns - runner->start_ns;
+
+        sl_share_finish(&runner->share,
+                        (double)(core->charges_wall ? wall_ns : runner->op_ns),
+                        core->now_ns);
+    }
+}
+
+static void core_run(core_t *core, uint64_t seconds)
+{
+    const uint64_t end_ns = core->now_ns + seconds * S;
+
+    while (core->now_ns < end_ns) {
+        runner_t *first = &core->runners[core->turn];
+        runner_t *second = &core->runners[1 - core->turn];
+
+        if (is_ready(core, first)) {
+            (void)is_ready(core, second); /* it waits for the core */
+            run_slice(core, first);
+            core->turn = 1 - core->turn;
+        } else if (is_ready(core, second)) {
+            run_slice(core, second);
+        } else {
+            core->now_ns = first->wake_ns < second->wake_ns ? first->wake_ns
+                                                            : second->wake_ns;
+        }
+    }
+}
+
+/* Part of the core in seconds [0, end). */
+static double core_part(const runner_t *runner, int end)
+{
+    double sum = 0.0;
+    int i;
+
+    for (i = 0; i < end; i++) {
+        sum += runner->busy_ns[i];
+    }
+    return sum / (double)S / end;
+}
+
+/* Where the clock is billed and not the device, 50 + 50 leave much of it
+ * idle. */
+static void fifty_and_fifty_are_the_whole_device(void **state)
+{
+    core_t core;
+    double sum;
+
+    (void)state;
+    core_init(&core, 50, 50);
+    core_run(&core, 20);
+    assert_near(core_part(&core.runners[0], 20), 0.5, 0.01);
+    assert_near(core_part(&core.runners[1], 20), 0.5, 0.01);
+    core_init(&core, 50, 50); /* the pain, for comparison */
+    core.charges_wall = 1;
+    core_run(&core, 20);
+    sum = core_part(&core.runners[0], 20) + core_part(&core.runners[1], 20);
+    print_message("50 + 50 by the clock: %.2f\n", sum);
+    assert_true(sum < 0.9);
+}
+
+/* Shares are ceilings: more than there is to have is divided by the system's
+ * scheduler, and neither is shut out. */
+static void eighty_and_eighty_have_half_each(void **state)
+{
+    core_t core;
+
+    (void)state;
+    core_init(&core, 80, 80);
+    core.runners[1].op_ns = core.runners[0].op_ns;
+    core_run(&core, 20);
+    assert_near(core_part(&core.runners[0], 20), 0.5, 0.01);
+    assert_near(core_part(&core.runners[1], 20), 0.5, 0.01);
+}
+
+/* Windows of seconds, grants that are late: each second is off. */
+static void thirty_and_sixty_hold_in_each_second(void **state)
+{
+    core_t core;
+    int second;
+
+    (void)state;
+    core_init(&core, 30, 60);
+    core_run(&core, 30);
+    for (second = 0; second < 30; second++) {
+        assert_near(core.runners[0].busy_ns[second] / 1e9, 0.3, 0.03);
+        assert_near(core.runners[1].busy_ns[second] / 1e9, 0.6, 0.03);
+    }
+}
+
 /* ---- bursts and debts ---- */
 
 static void a_pause_is_credited_up_to_the_depth(void **state)
@@ -540,6 +723,10 @@ int main(void)
         sl_unit_test(late_sleepers_get_the_share_asked),
         sl_unit_test(a_wrong_estimate_is_settled),
         sl_unit_test(short_ops_run_in_bunches),
+        sl_unit_test(a_cap_holds_from_the_first_second_on),
+        sl_unit_test(fifty_and_fifty_are_the_whole_device),
+        sl_unit_test(eighty_and_eighty_have_half_each),
+        sl_unit_test(thirty_and_sixty_hold_in_each_second),
         sl_unit_test(a_pause_is_credited_up_to_the_depth),
         sl_unit_test(short_gaps_are_not_throttled),
         sl_unit_test(a_burst_is_bounded),

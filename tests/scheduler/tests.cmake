@@ -2,11 +2,12 @@ foreach(name op_manager op_stats device share share_gate pulse pulse_ops)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 foreach(name coordinator coordinator_background coordinator_files
-        coordinator_gpus coordinator_many coordinator_memory priority)
+        coordinator_gpus coordinator_many coordinator_memory coordinator_pulse
+        priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 foreach(name control_files control_secure control_swap control_job control_waits
-        control_watch control_antman control_pulse)
+        control_watch control_antman control_pulse control_stats control_pain)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)

@@ -1,0 +1,272 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `sluice ctl`, the coordinator and a training job are killed at each call that
+# makes up the protocol between them: the others go on, a new one takes over,
+# and all jobs end with the state that they have alone.
+#   tests/cli/test_kill_steps.sh build/sluice build/tests/libsl_kill_step.so
+set -u
+sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+kill_step=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+folder=$(cd "$(mktemp -d)" && pwd -P)
+coordinator=
+guests=
+end_all() {
+    for pid in $coordinator $guests $(cat "$folder"/*.pid 2>/dev/null); do
+        kill -9 "$pid" 2>/dev/null
+    done
+    rm -rf "$folder"
+}
+trap end_all EXIT
+cd "$folder" || exit 1
+SLUICE_RUN_DIR=$folder/run
+SLUICE_LOG=error
+export SLUICE_RUN_DIR SLUICE_LOG
+n_kills=0
+
+fail() {
+    echo "FAILED: $1"
+    "$sluice" ctl list
+    for log in *.log; do
+        echo "== $log"
+        tail -n 20 "$log"
+    done
+    exit 1
+}
+
+# until_true COMMAND...: within two minutes
+until_true() {
+    n_tries=0
+    until "$@"; do
+        n_tries=$((n_tries + 1))
+        [ $n_tries -lt 1200 ] || fail "never: $*"
+        sleep 0.1
+    done
+}
+shows() { "$sluice" ctl list 2>&1 | grep -qe "$1"; }
+
+cat >gpt.yaml <<'YAML'
+data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
+model: {type: gpt, layers: 2, width: 64, heads: 2, vocab: 64}
+train: {batch: 8, micro_batches: 2}
+optimizer: {type: adamw, lr: 0.01}
+devices: {use: "cpu:1", threads: 1}
+YAML
+train() { # NAME CLASS STEPS
+    exec "$sluice" train gpt.yaml --quiet --job-name "$1" --class "$2" \
+        --steps "$3" >"$1.log" 2>&1
+}
+hash_in() { sed -n 's/.*state-hash //p' "$1"; }
+is_whole() { # NAME PID: it ends with the state that it has alone
+    wait "$2" || fail "job $1 failed"
+    [ "$(hash_in "$1.log")" = "$alone" ] || fail "job $1 differs from alone"
+    rm -f "$1.pid"
+}
+
+# keep NAME CLASS: the job runs, or ended well and begins anew
+keep() {
+    kept=$(cat "$1.pid" 2>/dev/null)
+    if [ -n "$kept" ]; then
+        ! kill -0 "$kept" 2>/dev/null || return 0
+        is_whole "$1" "$kept"
+    fi
+    (train "$1" "$2" 400) &
+    echo $! >"$1.pid"
+}
+step_of() { "$sluice" ctl list | sed -n "s/^$1-.*  step \([0-9]*\).*/\1/p"; }
+has_gone_on() { # NAME CLASS
+    keep "$1" "$2"
+    [ "$(cat "$1.pid")" != "$was" ] || [ "$(step_of "$1")" -gt "$before" ]
+}
+goes_on() { # NAME CLASS
+    keep "$1" "$2"
+    was=$(cat "$1.pid")
+    before=$(step_of "$1")
+    before=${before:-0}
+    until_true has_gone_on "$1" "$2" 2>/dev/null
+}
+
+begin_coordinator() {
+    "$sluice" coordinator --ttl 10 >coord.log 2>&1 &
+    coordinator=$!
+    until_true grep -q 'coordinator of' coord.log
+}
+# The same one, which reports once a second.
+coordinator_goes_on() {
+    kill -0 "$coordinator" || fail "the coordinator ended"
+    cp run/coordinator.json report.log
+    until_true eval '! cmp -s run/coordinator.json report.log'
+}
+
+# killed_at N LOG COMMAND...: status 0 when it was killed at its n-th call, 1
+# when it ended well before
+killed_at() {
+    at=$1
+    log=$2
+    shift 2
+    n_again=0
+    while :; do
+        SL_KILL_UNDER=$SLUICE_RUN_DIR SL_KILL_AT=$at SL_KILL_LOG=$folder/$log \
+            LD_PRELOAD=$kill_step "$@" >killed.log 2>&1
+        case $? in
+        137) n_kills=$((n_kills + 1)) && return 0 ;;
+        0) return 1 ;;
+        esac
+        # its job may just have ended, or be late with its answer
+        n_again=$((n_again + 1))
+        [ $n_again -lt 20 ] || fail "neither killed nor well at $at: $*"
+        keep host guarantee
+        sleep 0.1
+    done
+}
+# sweep NAME PATTERN...: NAME_sweep kills at one call after the other, and
+# writes them to NAME.log; again, should jobs that come and go have moved the
+# calls so that one of these was passed by
+sweep() {
+    log=$1.log
+    n_sweeps=0
+    while :; do
+        "$1_sweep"
+        missed=
+        for pattern; do
+            # the first is the name
+            [ "$pattern" = "$1" ] || grep -qe "$pattern" "$log" ||
+                missed=$pattern
+        done
+        [ -n "$missed" ] || return 0
+        n_sweeps=$((n_sweeps + 1))
+        if [ $n_sweeps -ge 8 ]; then
+            cat "$log"
+            fail "no kill at '$missed'"
+        fi
+    done
+}
+
+(train alone none 400)
+alone=$(hash_in alone.log)
+(train short none 3)
+short=$(hash_in short.log)
+[ -n "$alone" ] && [ -n "$short" ] || fail "a job alone has no hash"
+
+# ---- ctl, beside a coordinator and a job ----
+
+answers() { # PERCENT: the next ctl takes over
+    keep host guarantee
+    "$sluice" ctl share host cpu:0 "$1" >out.log 2>&1
+}
+ctl_sweep() {
+    at=1
+    while killed_at $at ctl.log \
+        "$sluice" ctl share host cpu:0 $((50 + at % 40)); do
+        kill -0 "$coordinator" || fail "the coordinator ended"
+        until_true answers $((51 + at % 40))
+        at=$((at + 1))
+    done
+}
+begin_coordinator
+keep host guarantee
+until_true answers 90
+sweep ctl 'mkdirat /jobs$' 'flock /jobs/host-' 'flock /coordinator' \
+    'openat .*/\.control\.json' 'write .*/\.control\.json' \
+    'renameat .*/control\.json'
+goes_on host guarantee
+coordinator_goes_on
+kill -TERM "$coordinator"
+wait "$coordinator" || fail "SIGTERM is not a clean end"
+coordinator=
+
+# ---- the coordinator, beside a host and a guest ----
+
+once() { # PERCENT of the guest
+    "$sluice" coordinator --once --policy static --static-share "$1"
+}
+obeys() { # PERCENT: the next coordinator takes over
+    keep host guarantee
+    keep guest opportunistic
+    once "$1" >once.log 2>&1 || fail 'no new coordinator'
+    shows "guest-.*$1.0%"
+}
+coordinator_sweep() {
+    at=1
+    while killed_at $at coordinator.log "$sluice" coordinator --once \
+        --policy static --static-share $((31 + at % 30 * 2)); do
+        until_true obeys $((32 + at % 30 * 2))
+        at=$((at + 1))
+    done
+}
+until_true obeys 30
+sweep coordinator 'openat /coordinator\.lock' 'flock /coordinator\.lock' \
+    'flock /jobs/guest-' 'openat .*/guest-.*/\.control\.json' \
+    'write .*/guest-.*/\.control\.json' 'renameat .*/guest-.*/control\.json' \
+    'renameat .*/host-.*/control\.json' 'openat /\.coordinator\.json' \
+    'write /\.coordinator\.json' 'renameat /coordinator\.json'
+goes_on host guarantee
+goes_on guest opportunistic
+
+# ---- a job, beside a coordinator and a guest ----
+
+is_whole host "$(cat host.pid)"
+is_admitted() { # the next job takes over, and the coordinator answers it
+    keep guest opportunistic
+    (train short guarantee 3)
+    [ "$(hash_in short.log)" = "$short" ]
+}
+die_and_be_followed() { # killed_at's words
+    killed_at "$@" "$sluice" train gpt.yaml --quiet --job-name victim \
+        --class guarantee --steps 20 || return 1
+    kill -0 "$coordinator" || fail "the coordinator ended"
+    is_admitted || fail 'a new job differs from alone'
+}
+job_sweep() {
+    SL_KILL_OF=victim- # of its own files
+    export SL_KILL_OF
+    at=1
+    while die_and_be_followed $at job.log; do
+        # each call of the start, then every other
+        at=$((at + 1 + (at >= 16)))
+    done
+    unset SL_KILL_OF
+    for at in 1 2 3; do # and where it looks who else is there
+        die_and_be_followed $at job.log
+    done
+}
+begin_coordinator
+sweep job 'mkdirat /jobs$' 'flock /jobs/guest-' 'mkdirat .*/\.new-victim' \
+    'openat .*/\.new-victim.*/lock' 'flock .*/\.new-victim' \
+    'write .*/\.job\.json' 'renameat .*/job\.json' 'renameat /jobs/victim-' \
+    'openat .*/pulse' 'openat .*/\.status\.json' 'write .*/\.status\.json' \
+    'renameat .*/status\.json' 'unlinkat .*/status\.json' 'unlinkat .*/lock'
+until_true eval '! shows victim-'
+goes_on guest opportunistic
+coordinator_goes_on
+kill -TERM "$coordinator"
+wait "$coordinator" || fail "SIGTERM is not a clean end"
+coordinator=
+is_whole guest "$(cat guest.pid)"
+
+# ---- guests killed inside their kernels, 50 of them, beside a host ----
+
+n_rounds=0
+until [ $n_rounds -eq 10 ]; do
+    guests=
+    for i in 1 2 3 4 5; do
+        (train victim$i opportunistic 1000000) &
+        guests="$guests $!"
+    done
+    five_train() {
+        keep host guarantee
+        [ "$("$sluice" ctl list | grep -c '^victim.*  step [1-9]')" -eq 5 ]
+    }
+    until_true five_train
+    # shellcheck disable=SC2086
+    kill -9 $guests || fail 'a guest ended by itself'
+    for pid in $guests; do
+        wait "$pid" 2>/dev/null
+    done
+    n_kills=$((n_kills + 5))
+    n_rounds=$((n_rounds + 1))
+done
+guests=
+goes_on host guarantee
+is_whole host "$(cat host.pid)"
+until_true shows 'no jobs'
+echo "kill steps: passed, $n_kills kills"
