@@ -116,6 +116,7 @@ typedef struct bed {
         size_t bytes;
     } begun[BED_BEGUN];
     int n_begun;
+    int n_begins; /* ever */
     int n_waits;
     int fail_waits;
     /* what regions gave back of themselves; the allocator's lock guards it */
@@ -199,6 +200,7 @@ static inline sl_status_t bed_copy_begin(void *ctx, void *to, const void *from,
     bed->begun[bed->n_begun].from = from;
     bed->begun[bed->n_begun].bytes = bytes;
     bed->n_begun++;
+    bed->n_begins++;
     return SL_OK;
 }
 

@@ -349,10 +349,11 @@ static void blocks_come_back_together(void **state)
     assert_true(bed.n_waits > 0);
     assert_int_equal(bed_stats(mem).host_used_bytes, 8 * MIB);
     assert_int_equal(bed_stats(mem).used_bytes, 0);
-    bed.fail_waits = bed.n_waits = 0;
+    bed.fail_waits = bed.n_waits = bed.n_begins = 0;
     n_copies = bed.n_copies;
     (void)bed_limit(mem, 64 * MIB);
     assert_int_equal(bed.n_copies - n_copies, 8);
+    assert_int_equal(bed.n_begins, 8);
     assert_int_equal(bed.n_waits, 1);
     assert_int_equal(bed_stats(mem).host_used_bytes, 0);
     for (i = 0; i < 8; i++) {
