@@ -79,6 +79,7 @@ static sl_status_t staged_send(sl_channel_t *channel, sl_op_manager_t *ops,
     const sl_copy_args_t args = {
         .dst = slot, .src = message->data, .bytes = message->bytes};
     const sl_op_t op = {.fn = sl_device_kernels(remote->device->kind)->copy,
+                        .is_send = 1, /* lent, and so left alone till taken */
                         .name_id = sl_op_manager_name(ops, "send"),
                         .args = &args,
                         .args_bytes = sizeof(args)};

@@ -16,19 +16,13 @@ static int copy(const sl_mem_t *mem, void *to, const void *from, size_t bytes)
     return mem->device.ops.copy(mem->device.ctx, to, from, bytes) == SL_OK;
 }
 
-/* Move the record's block into `to` (of the host pool or not), unless it is
- * pinned. */
-static int move(sl_mem_t *mem, sl_mem_record_t *record, sl_mem_chunk_t *to,
-                int to_host)
+/* The record's block is in `to` from now on: it has been copied. */
+static void settle(sl_mem_t *mem, sl_mem_record_t *record, sl_mem_chunk_t *to,
+                   int to_host)
 {
     sl_mem_chunk_t *from = record->link.chunk;
     sl_mem_class_stats_t *stats = &mem->classes[record->mem_class];
 
-    if (record->is_pinned ||
-        !copy(mem, to->ptr, from->ptr, record->block.bytes)) {
-        sl_mem_pool_release(to_host ? &mem->host : &mem->device, to);
-        return 0;
-    }
     stats->used_bytes += to->bytes - from->bytes;
     stats->host_bytes -= record->is_on_host ? from->bytes : 0;
     stats->host_bytes += to_host ? to->bytes : 0;
@@ -43,6 +37,21 @@ static int move(sl_mem_t *mem, sl_mem_record_t *record, sl_mem_chunk_t *to,
     record->link.chunk = to;
     record->block.ptr = to->ptr;
     record->is_on_host = (uint8_t)to_host;
+}
+
+/* Move the record's block into `to` (of the host pool or not), unless it is
+ * pinned. */
+static int move(sl_mem_t *mem, sl_mem_record_t *record, sl_mem_chunk_t *to,
+                int to_host)
+{
+    const sl_mem_chunk_t *from = record->link.chunk;
+
+    if (record->is_pinned ||
+        !copy(mem, to->ptr, from->ptr, record->block.bytes)) {
+        sl_mem_pool_release(to_host ? &mem->host : &mem->device, to);
+        return 0;
+    }
+    settle(mem, record, to, to_host);
     return 1;
 }
 
@@ -53,15 +62,6 @@ static int move_to_host(sl_mem_t *mem, sl_mem_record_t *record)
                           record, sl_mem_class_end(record->mem_class));
 
     return to != NULL && move(mem, record, to, 1);
-}
-
-static int move_to_device(sl_mem_t *mem, sl_mem_record_t *record)
-{
-    sl_mem_chunk_t *to =
-        sl_mem_pool_alloc(&mem->device, sl_mem_pool_round(record->block.bytes),
-                          record, sl_mem_class_end(record->mem_class));
-
-    return to != NULL && move(mem, record, to, 0);
 }
 
 /* ---- shrink ---- */
@@ -216,11 +216,67 @@ static void shrink(sl_mem_t *mem, size_t target_bytes)
 
 /* ---- come back ---- */
 
+/* Copy, or begin to where the backing can. */
+static int copy_begin(const sl_mem_t *mem, void *to, const void *from,
+                      size_t bytes)
+{
+    return mem->device.ops.copy_begin == NULL
+               ? copy(mem, to, from, bytes)
+               : mem->device.ops.copy_begin(mem->device.ctx, to, from, bytes) ==
+                     SL_OK;
+}
+
+/* Begin to copy a block to the device, where there is room: its new chunk
+ * goes to the head of the list. */
+static void set_out(sl_mem_t *mem, sl_mem_record_t *record,
+                    sl_mem_chunk_t **coming)
+{
+    const sl_mem_chunk_t *from = record->link.chunk;
+    sl_mem_chunk_t *to;
+
+    if (record->is_pinned) {
+        return;
+    }
+    to = sl_mem_pool_alloc(&mem->device, sl_mem_pool_round(record->block.bytes),
+                           record, sl_mem_class_end(record->mem_class));
+    if (to == NULL) {
+        return;
+    }
+    if (!copy_begin(mem, to->ptr, from->ptr, record->block.bytes)) {
+        sl_mem_pool_release(&mem->device, to);
+        return;
+    }
+    to->bin_next = *coming;
+    *coming = to;
+}
+
+/* Wait once for all that set out. Without an answer they stay on the host.
+ * Returns how many are there. */
+static size_t arrive(sl_mem_t *mem, sl_mem_chunk_t *coming)
+{
+    const int is_done = coming == NULL || mem->device.ops.copy_wait == NULL ||
+                        mem->device.ops.copy_wait(mem->device.ctx) == SL_OK;
+    size_t n_moved = 0;
+
+    while (coming != NULL) {
+        sl_mem_chunk_t *to = coming;
+
+        coming = to->bin_next;
+        if (is_done) {
+            settle(mem, to->owner, to, 0);
+            n_moved++;
+        } else {
+            sl_mem_pool_release(&mem->device, to);
+        }
+    }
+    return n_moved;
+}
+
 /* The blocks of a class, as far as there is room. */
-static size_t bring_back_class(sl_mem_t *mem, sl_mem_class_t mem_class)
+static void bring_back_class(sl_mem_t *mem, sl_mem_class_t mem_class,
+                             sl_mem_chunk_t **coming)
 {
     sl_mem_region_t *region;
-    size_t n_moved = 0;
 
     for (region = mem->host.regions; region != NULL; region = region->next) {
         sl_mem_chunk_t *chunk = sl_mem_pool_next_used(region, NULL);
@@ -230,25 +286,24 @@ static size_t bring_back_class(sl_mem_t *mem, sl_mem_class_t mem_class)
 
             chunk = sl_mem_pool_next_used(region, chunk);
             if (record->mem_class == (uint8_t)mem_class) {
-                n_moved += (size_t)move_to_device(mem, record);
+                set_out(mem, record, coming);
             }
         }
     }
-    return n_moved;
 }
 
 /* The most valuable class first. Returns how many blocks came back. */
 static size_t bring_back(sl_mem_t *mem)
 {
-    size_t n_moved = 0;
+    sl_mem_chunk_t *coming = NULL;
     size_t i;
 
     for (i = SL_MEM_N_CLASSES; i-- > 0 && mem->host.used_bytes > 0;) {
         if (mem->classes[sl_mem_spill_order[i]].host_bytes > 0) {
-            n_moved += bring_back_class(mem, sl_mem_spill_order[i]);
+            bring_back_class(mem, sl_mem_spill_order[i], &coming);
         }
     }
-    return n_moved;
+    return arrive(mem, coming);
 }
 
 /* All of it would fit, but not as the free chunks lie: make one piece of

@@ -66,8 +66,9 @@ SL_API int sl_mem_cuda_is_virtual(const sl_mem_cuda_t *cuda);
 /** Regions by virtual memory management where the device and the driver have
  *  it, so that parts of them can be given back, else by cudaMalloc (also after
  *  sl_mem_cuda_stay_whole(), and with SLUICE_NO_CUDA_VMM in the environment).
- *  Copies by the stream, done on return. Who gives memory back has waited for
- *  the work that uses it. `ctx` is the sl_mem_cuda_t. */
+ *  Copies by the stream: one that is done on return, or several that are
+ *  waited for once. Who gives memory back has waited for the work that uses
+ *  it. `ctx` is the sl_mem_cuda_t. */
 SL_API const sl_mem_ops_t *sl_mem_ops_cuda(void);
 
 /** The host pool behind a CUDA device: pinned, so that copies run at full

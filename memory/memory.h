@@ -115,6 +115,16 @@ typedef struct sl_mem_ops {
     sl_status_t (*trim)(void *ctx, void *region, size_t offset, size_t bytes);
     /** Memory again for a part that was trimmed. Refusal as of alloc. */
     sl_status_t (*fill)(void *ctx, void *region, size_t offset, size_t bytes);
+
+    /* (optional, both or none) Several copies that are waited for once.
+     * Default: one after the other by copy. */
+    /** As copy, but only begun: until wait() has returned, nobody may write
+     *  `from` or use `to`. */
+    sl_status_t (*copy_begin)(void *ctx, void *to, const void *from,
+                              size_t bytes);
+    /** Until all that were begun have ended. On failure nothing is known of
+     *  what they wrote. */
+    sl_status_t (*copy_wait)(void *ctx);
 } sl_mem_ops_t;
 
 /** Memory of CPU devices: regions mapped from the system. `ctx` of its

@@ -239,20 +239,33 @@ out:
     return status;
 }
 
-static sl_status_t device_copy(void *ctx, void *to, const void *from,
-                               size_t bytes)
+static sl_status_t device_copy_begin(void *ctx, void *to, const void *from,
+                                     size_t bytes)
+{
+    const sl_mem_cuda_t *cuda = ctx;
+
+    return SL_CUDA(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream));
+}
+
+static sl_status_t device_copy_wait(void *ctx)
 {
     sl_mem_cuda_t *cuda = ctx;
-    sl_status_t status;
+    const sl_status_t status = SL_CUDA(cudaStreamSynchronize(cuda->stream));
 
-    SL_TRY(status,
-           SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault,
-                                   cuda->stream)),
-           out);
-    status = SL_CUDA(cudaStreamSynchronize(cuda->stream));
     if (status != SL_OK) {
         atomic_store(&cuda->is_unsure, 1);
     }
+    return status;
+}
+
+static sl_status_t device_copy(void *ctx, void *to, const void *from,
+                               size_t bytes)
+{
+    sl_status_t status;
+
+    SL_TRY(status, device_copy_begin(ctx, to, from, bytes), out);
+    status = device_copy_wait(ctx);
 out:
     return status;
 }
@@ -269,6 +282,8 @@ const sl_mem_ops_t *sl_mem_ops_cuda(void)
         .piece = device_piece,
         .trim = device_trim,
         .fill = device_fill,
+        .copy_begin = device_copy_begin,
+        .copy_wait = device_copy_wait,
     };
 
     return &ops;

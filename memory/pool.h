@@ -40,7 +40,7 @@ struct sl_mem_chunk {
     sl_mem_chunk_t *prev; /* in address order, within the region */
     sl_mem_chunk_t *next;
     sl_mem_chunk_t *bin_prev; /* while free */
-    sl_mem_chunk_t *bin_next;
+    sl_mem_chunk_t *bin_next; /* likewise; in use: scratch of a boundary */
 };
 
 struct sl_mem_region {

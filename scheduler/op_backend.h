@@ -4,7 +4,7 @@
  * How an op manager drives a device that runs beside the host, private to
  * scheduler/. A CPU device has none: its thread runs the ops itself.
  *
- * A device has two queues, each in order, and marks: points in a queue that
+ * A device has a few queues, each in order, and marks: points in a queue that
  * can be waited for, and the times between them. All functions are called on
  * the manager's thread.
  */
@@ -17,7 +17,8 @@
 
 typedef enum sl_op_queue {
     SL_OP_QUEUE_MAIN,
-    SL_OP_QUEUE_LOAD, /* copies to the device beside the other */
+    SL_OP_QUEUE_LOAD, /* copies to the device beside it */
+    SL_OP_QUEUE_SEND, /* copies from it */
     SL_OP_N_QUEUES
 } sl_op_queue_t;
 
@@ -42,7 +43,7 @@ struct sl_op_backend {
     void *(*stream)(void *ctx, sl_op_queue_t queue);
     /** Queue mark number `mark`, from 0. */
     sl_status_t (*mark)(void *ctx, sl_op_queue_t queue, int mark);
-    /** What is queued from now on waits for a mark of the other queue. */
+    /** What is queued from now on waits for a mark of another queue. */
     sl_status_t (*follow)(void *ctx, sl_op_queue_t queue, int mark);
     /** @return SL_OK = it has passed, SL_INPROGRESS, or what the device has
      *          failed with */

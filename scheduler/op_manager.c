@@ -664,6 +664,7 @@ sl_status_t sl_op_manager_submit(sl_op_manager_t *manager, const sl_op_t *op,
     slot->after = op->after;
     slot->is_host = (int8_t)(op->is_host != 0);
     slot->is_load = (int8_t)(op->is_load != 0);
+    slot->is_send = (int8_t)(op->is_send != 0);
     if (op->args_bytes > 0) {
         memcpy(slot->args, op->args, op->args_bytes);
     }

@@ -34,6 +34,7 @@ typedef struct sl_op_slot {
     uint32_t name_id;
     int8_t is_host;
     int8_t is_load;
+    int8_t is_send;
     int8_t is_last; /* of its piece */
 } sl_op_slot_t;
 

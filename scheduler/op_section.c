@@ -23,7 +23,7 @@ void sl_op_section_cut(sl_op_manager_t *manager)
  * others, and what is another thread's, who may wait for it. */
 int sl_op_section_hold(sl_op_manager_t *manager, sl_op_slot_t *slot)
 {
-    if (slot->is_host || slot->is_load ||
+    if (slot->is_host || slot->is_load || slot->is_send ||
         !pthread_equal(manager->section_thread, pthread_self())) {
         sl_op_section_cut(manager);
         return 0;

@@ -71,8 +71,9 @@ out:
     return status;
 }
 
-/* A load waits for the last of the ops up to `after` that still runs. */
-static sl_status_t follow_ops(sl_op_stream_t *stream, uint64_t after)
+/* A load waits for the last of the ops up to `after` that still runs. What
+ * sends read, it does not write. */
+static sl_status_t load_follows(sl_op_stream_t *stream, uint64_t after)
 {
     uint64_t op;
 
@@ -92,6 +93,30 @@ static sl_status_t follow_ops(sl_op_stream_t *stream, uint64_t after)
     return SL_OK;
 }
 
+/* A send waits for the last op that still runs, which waited for the loads
+ * before it, and for the loads since. */
+static sl_status_t send_follows(sl_op_stream_t *stream)
+{
+    sl_status_t status = SL_OK;
+    int is_done = 0;
+    uint64_t op;
+
+    for (op = stream->n_begun; op > stream->n_done && !is_done; op--) {
+        const sl_flight_t *flight = sl_stream_flight(stream, op - 1);
+
+        if (flight->kind == SL_FLIGHT_DEVICE &&
+            flight->queue != SL_OP_QUEUE_SEND) {
+            SL_TRY(status,
+                   stream->backend->follow(stream->ctx, SL_OP_QUEUE_SEND,
+                                           flight->last),
+                   out);
+            is_done = flight->queue == SL_OP_QUEUE_MAIN;
+        }
+    }
+out:
+    return status;
+}
+
 /* When two are in flight, the one before has not ended yet: this one starts
  * where it ends. */
 sl_status_t sl_stream_put_start(sl_op_stream_t *stream,
@@ -100,7 +125,9 @@ sl_status_t sl_stream_put_start(sl_op_stream_t *stream,
     sl_status_t status = SL_OK;
 
     if (flight->queue == SL_OP_QUEUE_LOAD) {
-        SL_TRY(status, follow_ops(stream, slot->after), out);
+        SL_TRY(status, load_follows(stream, slot->after), out);
+    } else if (flight->queue == SL_OP_QUEUE_SEND) {
+        SL_TRY(status, send_follows(stream), out);
     } else if (stream->n_running >= 2 && stream->joint != SL_MARK_NONE) {
         flight->first = stream->joint;
         return SL_OK;
@@ -117,7 +144,7 @@ sl_status_t sl_stream_put_end(sl_op_stream_t *stream, sl_flight_t *flight)
     SL_TRY(status, put_mark(stream, flight->queue, &flight->last), out);
     if (flight->queue == SL_OP_QUEUE_MAIN) {
         stream->joint = flight->last;
-    } else {
+    } else if (flight->queue == SL_OP_QUEUE_LOAD) {
         /* the wait is no op's time */
         stream->joint = SL_MARK_NONE;
         status = stream->backend->follow(stream->ctx, SL_OP_QUEUE_MAIN,
@@ -181,7 +208,7 @@ static int has_room(const sl_op_stream_t *stream, const sl_flight_t *flight)
     if (flight->is_yielding || stream->is_lost) {
         return 0;
     }
-    if (flight->queue == SL_OP_QUEUE_LOAD) {
+    if (flight->queue != SL_OP_QUEUE_MAIN) {
         return 1;
     }
     if (flight->is_gated) {
@@ -223,7 +250,9 @@ static void look_at(sl_op_stream_t *stream, const sl_op_slot_t *slot,
     memset(flight, 0, sizeof(*flight));
     flight->kind = SL_FLIGHT_DEVICE;
     flight->seen = SL_INPROGRESS;
-    flight->queue = slot->is_load ? SL_OP_QUEUE_LOAD : SL_OP_QUEUE_MAIN;
+    flight->queue = slot->is_load   ? SL_OP_QUEUE_LOAD
+                    : slot->is_send ? SL_OP_QUEUE_SEND
+                                    : SL_OP_QUEUE_MAIN;
     flight->is_gated =
         atomic_load_explicit(&manager->is_gated, memory_order_relaxed);
     flight->is_yielding =

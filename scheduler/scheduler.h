@@ -34,9 +34,9 @@
  *   Ops handed over already when an op fails run nevertheless. After an error
  *   that stays, all later ops fail, and destroy still ends.
  *
- * Of host and device copies, those to the host are ordinary ops: what they
- * write is read after a wait, and a later op may overwrite what they read. A
- * copy to the device can do better, see sl_op_t.is_load.
+ * Copies between host and device are ordinary ops: of those to the host, what
+ * they write is read after a wait, and a later op may overwrite what they read.
+ * They can do better beside the other ops: see sl_op_t.is_load and is_send.
  *
  * Thread safety: every function may be called from any thread, except inside
  * an op, where only sl_op_* queries are allowed.
@@ -104,10 +104,18 @@ struct sl_op {
      *  the order of the ops: take it before `after`, or give 0. To run beside
      *  some ops, take the memory, ask sl_op_manager_after(), submit the ops,
      *  then the load. Released, the memory is as any other: the ops that come
-     *  wait for the load. A load counts as run in its turn. Its time
-     *  is charged to the share as that of any op, also while others run beside
-     *  it; it is no part of busy_ns. */
+     *  wait for the load. A load counts as run in its turn. Its time is charged
+     *  to the share as that of any op, also while others run beside it; it is
+     *  no part of busy_ns. */
     int is_load;
+    /** fn only copies from the device to host memory that the device can write
+     *  by itself (pinned). A CUDA device does that on a queue of its own,
+     *  beside the ops submitted later: the copy waits for all ops before it,
+     *  and none waits for it but other sends. So what it reads stays as it is,
+     *  and in nobody else's hands, until it has run: until a host op after it
+     *  was called, or a wait. A send counts as run in its turn, and is charged
+     *  like a load. */
+    int is_send;
     /** Of a load: the ticket of an op submitted earlier; 0 = all of them,
      *  SL_OP_AFTER_NOTHING = none. */
     uint64_t after;

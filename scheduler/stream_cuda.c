@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA behind an op manager: two streams, marks are events. An event with
+/* CUDA behind an op manager: a stream a queue, marks are events. An event with
  * blocking waits lets a second thread sleep until a mark has passed, while
  * the manager's own thread sleeps where new ops wake it too. */
 #include <cuda_runtime_api.h>

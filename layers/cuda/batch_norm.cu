@@ -3,15 +3,16 @@
  * layouts, with skip connection and relu in the same pass. Why not cuDNN's:
  *
  * The running statistics move once a mini-batch, by count, sum and sum of
- * squares over all micro-batches and replicas, in double. cuDNN's call could
- * leave them alone (it takes NULL), but what it tells of a micro-batch is the
- * mean and 1 / sqrt(variance + eps), in float. The sums cannot be had back from
- * these exactly, and of a variance far below eps hardly at all. A graph can
- * have sums (GENSTATS), of the squares themselves: with a large mean they
- * cancel.
+ * squares over all micro-batches and replicas, in double. What cuDNN's call
+ * tells of a micro-batch is its mean and variance (as running ones, with a
+ * factor of 1), in float. A sum of squares that is made of these has the
+ * rounding of the mean's square: with a mean far above the deviation nothing of
+ * the variance is left when micro-batches come together. A graph can have sums
+ * (GENSTATS), of the squares themselves in float: they cancel likewise.
  *
  * Skip connection and relu are fused there for f16 with channels last alone,
- * in the persistent mode, which limits the range of values. */
+ * in the persistent mode, which limits the range of values; and cuDNN 9 calls
+ * these functions deprecated. */
 #include "layers/cuda/channel_sums.cuh"
 
 /* Of a channel: y = (x - mean) scale + bias, and for backward

@@ -214,7 +214,7 @@ out:
 }
 
 /* Whether it adds up a dot product in one place: asked once more, whatever
- * the preference has let through. */
+ * the preference has let through. One that does not answer is not taken. */
 static int is_repeatable(const cublasLtMatmulAlgo_t *algo)
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -222,7 +222,7 @@ static int is_repeatable(const cublasLtMatmulAlgo_t *algo)
 
     return cublasLtMatmulAlgoConfigGetAttribute(
                algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-               sizeof(scheme), &bytes) != CUBLAS_STATUS_SUCCESS ||
+               sizeof(scheme), &bytes) == CUBLAS_STATUS_SUCCESS &&
            scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 

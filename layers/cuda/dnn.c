@@ -16,7 +16,11 @@ enum {
 };
 
 /* Workspace that an algorithm may take: as much as the pass's own images, and
- * at least this. */
+ * at least this. By the shape, and not by the device's memory limit: another
+ * algorithm has other bits, and those of a job must not depend on a limit that
+ * moves at any boundary. A workspace is a block as all others: the memory plan
+ * counts it, and under a limit that has no room for it, it lies on the host,
+ * or the step is refused. */
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 
 typedef struct pass {

@@ -8,7 +8,8 @@
  * cuDNN computes what a graph of operations says. That a graph says what is
  * meant is checked where it first runs: each kind of shape (type, mask, head,
  * time modulo 64) once a process, on a few heads, against sums in double on
- * the host. One that fails the check is logged and never used.
+ * the host. One that fails the check is logged and never used. A device that
+ * has no memory for the check is no verdict: it then runs in pinned memory.
  */
 #ifndef SL_LAYERS_CUDA_DNN_ATTENTION_H
 #define SL_LAYERS_CUDA_DNN_ATTENTION_H

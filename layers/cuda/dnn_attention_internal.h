@@ -26,7 +26,8 @@ SL_NODISCARD sl_status_t sl_dnn_attention_run_backward(
     const sl_cuda_dnn_attention_args_t *args, cudnnHandle_t handle);
 
 /** Whether the passes of shapes like this give what they should, from a run
- *  on the handle's device, or what an earlier one has shown.
+ *  on the handle's device, or what an earlier one has shown. No memory:
+ *  neither the device nor the host had any for it.
  *  @return SL_OK, SL_ERR_UNSUPPORTED, SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
 SL_NODISCARD sl_status_t sl_dnn_attention_check(
     const sl_cuda_attention_shape_t *shape, cudnnHandle_t handle,

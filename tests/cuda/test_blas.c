@@ -557,6 +557,26 @@ static void every_failure_is_told(void **state)
     work_free(&work);
 }
 
+/* Of an algorithm that does not say how it sums nothing is known: the next
+ * one, which has no workspace here, is taken. */
+static void one_that_does_not_answer_is_not_taken(void **state)
+{
+    const sl_cuda_product_params_t params =
+        params_make(8, 8, 8, 0, 1, SL_CUDA_F32, SL_CUDA_F32, 0);
+    work_t work = work_make(params, 1, 0);
+    sl_cuda_product_t *product = NULL;
+
+    (void)state;
+    assert_true(sl_cuda_product_workspace_bytes(work.product) > 0);
+    standin_fail(STANDIN_cublasLtMatmulAlgoConfigGetAttribute, 1,
+                 (cudaError_t)CUBLAS_STATUS_INTERNAL_ERROR, STANDIN_FAIL_CALL);
+    sl_assert_ok(sl_cuda_product_create(&params, &product));
+    assert_true(standin_has_failed());
+    assert_int_equal(sl_cuda_product_workspace_bytes(product), 0);
+    sl_cuda_product_destroy(product);
+    work_free(&work);
+}
+
 static void refused_memory_is_normal(void **state)
 {
     sl_cuda_product_params_t params =
@@ -658,6 +678,7 @@ int main(void)
         RUN_TEST(it_can_be_captured),
 #ifdef SL_CUDA_STANDIN
         RUN_TEST(every_failure_is_told),
+        RUN_TEST(one_that_does_not_answer_is_not_taken),
         RUN_TEST(refused_memory_is_normal),
         RUN_TEST(a_failed_device_stays_failed),
         RUN_TEST(no_algorithm_is_named),

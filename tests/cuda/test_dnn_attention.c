@@ -363,17 +363,36 @@ static void a_plan_goes_to_its_device(void **state)
     sl_cuda_dnn_attention_destroy(run.attention);
 }
 
-/* The check's memory: a refusal is no verdict. */
-static void no_memory_is_told(void **state)
+/* Without memory of the device the check is made all the same. */
+static void a_full_device_is_no_verdict(void **state)
 {
     const sl_cuda_attention_shape_t shape = shape_of(8, 88, 1);
-    sl_cuda_dnn_attention_t *attention = NULL;
+    const int n_live = standin_n_live();
 
     (void)state;
     standin_fail(STANDIN_cudaMalloc, 1, cudaErrorMemoryAllocation,
                  STANDIN_FAIL_CALL);
+    assert_true(has_backward(&shape));
+    assert_true(standin_has_failed());
+    assert_int_equal(standin_n_calls(STANDIN_cudaHostAlloc), 1);
+    assert_int_equal(standin_n_calls(STANDIN_cudnnBackendExecute), 2);
+    assert_int_equal(standin_n_live(), n_live);
+}
+
+/* Nor is a host without any; that is told, and tried again. */
+static void no_memory_at_all_is_told(void **state)
+{
+    const sl_cuda_attention_shape_t shape = shape_of(8, 104, 1);
+    sl_cuda_dnn_attention_t *attention = NULL;
+
+    (void)state;
+    standin_set_memory(standin_device_bytes(0));
+    standin_fail(STANDIN_cudaHostAlloc, 1, cudaErrorMemoryAllocation,
+                 STANDIN_FAIL_CALL);
     sl_assert_status(sl_cuda_dnn_attention_plan(&shape, &attention),
                      SL_ERR_NO_MEMORY);
+    assert_true(standin_has_failed());
+    assert_int_equal(standin_n_calls(STANDIN_cudnnBackendExecute), 0);
     assert_true(has_backward(&shape));
 }
 
@@ -391,7 +410,8 @@ int main(void)
         BED_TEST(the_check_is_made_once),
         BED_TEST(every_failure_unwinds),
         BED_TEST(a_plan_goes_to_its_device),
-        BED_TEST(no_memory_is_told),
+        BED_TEST(a_full_device_is_no_verdict),
+        BED_TEST(no_memory_at_all_is_told),
 #endif
     };
 

@@ -87,6 +87,7 @@ static void blocks_spill_and_return(void **state)
     sl_mem_stats_t stats;
     sl_mem_cuda_t *cuda;
     sl_mem_t *mem;
+    uint64_t n_waits;
     int i;
 
     (void)state;
@@ -106,10 +107,13 @@ static void blocks_spill_and_return(void **state)
         /* pinned memory is the host's too */
         assert_int_equal(*(unsigned char *)blocks[i]->ptr, i);
     }
+    n_waits = standin_n_calls(STANDIN_cudaStreamSynchronize);
     sl_mem_limit_request(mem, 16 * MIB);
     sl_mem_boundary(mem, NULL);
     sl_mem_stats(mem, &stats);
     assert_int_equal(stats.host_used_bytes, 0);
+    assert_int_equal(standin_n_calls(STANDIN_cudaStreamSynchronize) - n_waits,
+                     1);
     for (i = 0; i < 8; i++) {
         assert_holds(cuda, blocks[i], i);
         sl_mem_release(blocks[i]);

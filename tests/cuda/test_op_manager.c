@@ -329,6 +329,96 @@ static void a_load_that_waits_for_too_little_is_found(void **state)
     ok(cudaFreeHost(pinned));
 }
 
+/* ---- sends ---- */
+
+static sl_op_t send_of(const copy_t *copy)
+{
+    sl_op_t send = copy_of(copy);
+
+    send.is_send = 1;
+    return send;
+}
+
+static void submit_held_send(sl_op_manager_t *manager, atomic_int *is_open,
+                             atomic_int *n_ended)
+{
+    const held_t held = {is_open, NULL, n_ended};
+    const sl_op_t op = {
+        .fn = held_op, .is_send = 1, .args = &held, .args_bytes = sizeof(held)};
+
+    sl_assert_ok(sl_op_manager_submit(manager, &op, NULL));
+}
+
+/* Of what was there when its turn came, beside what runs later. */
+static void a_send_runs_beside_the_ops_after_it(void **state)
+{
+    sl_op_manager_t *manager = manager_make(8);
+    float *x = device_alloc(N * sizeof(float));
+    float *pinned = pinned_alloc(), *zeros = pinned_alloc();
+    const copy_t in = {x, zeros}, out = {pinned, x};
+    sl_op_t load = copy_of(&in), send = send_of(&out);
+    atomic_int n_sent = 0, n_ended = 0, is_open = 0;
+    uint64_t ticket;
+    int i;
+
+    (void)state;
+    memset(zeros, 0, N * sizeof(float));
+    load.is_load = 1;
+    submit_held_send(manager, &is_open, &n_sent);
+    sl_assert_ok(
+        submit_work(manager, "work", (work_t){1, NULL, &n_ended}, &ticket));
+    wait_for(atomic_load(&n_ended) == 1);
+    assert_int_equal(atomic_load(&n_sent), 0);
+    /* in its turn, as every op */
+    sl_assert_status(sl_op_manager_wait(manager, ticket, 0), SL_ERR_TIMEOUT);
+    atomic_store(&is_open, 1);
+    sl_assert_ok(sl_op_manager_wait(manager, ticket, UINT64_MAX));
+    assert_int_equal(atomic_load(&n_sent), 1);
+    for (i = 0; i < 20; i++) {
+        sl_assert_ok(sl_op_manager_submit(manager, &load, NULL));
+        if (i % 2 == 0) { /* else what a load has just brought */
+            sl_assert_ok(
+                submit_work(manager, "work", (work_t){2000, NULL, NULL}, NULL));
+            sl_assert_ok(submit_add(manager, x, x, NULL));
+        }
+        sl_assert_ok(sl_op_manager_submit(manager, &send, &ticket));
+        sl_assert_ok(
+            submit_work(manager, "work", (work_t){200, NULL, NULL}, NULL));
+        sl_assert_ok(sl_op_manager_wait(manager, ticket, UINT64_MAX));
+        assert_true(pinned[N - 1] == (i % 2 == 0 ? 1.0f : 0.0f));
+    }
+    sl_assert_ok(sl_op_manager_drain(manager));
+    sl_op_manager_destroy(manager);
+    ok(cudaFree(x));
+    ok(cudaFreeHost(pinned));
+    ok(cudaFreeHost(zeros));
+}
+
+/* The checker would find who does not leave it alone. */
+static void what_a_send_reads_must_stay(void **state)
+{
+    sl_op_manager_t *manager = manager_make(8);
+    float *x = device_alloc(N * sizeof(float));
+    float *y = device_alloc(N * sizeof(float));
+    float *pinned = pinned_alloc();
+    const copy_t out = {pinned, x};
+    const sl_op_t send = send_of(&out);
+    atomic_int n_sent = 0, is_open = 0;
+
+    (void)state;
+    sl_assert_ok(submit_add(manager, y, x, NULL));
+    submit_held_send(manager, &is_open, &n_sent);
+    sl_assert_ok(sl_op_manager_submit(manager, &send, NULL));
+    sl_assert_ok(submit_add(manager, y, x, NULL));
+    atomic_store(&is_open, 1);
+    sl_assert_ok(sl_op_manager_drain(manager));
+    expect_report("is not ordered before it");
+    sl_op_manager_destroy(manager);
+    ok(cudaFree(x));
+    ok(cudaFree(y));
+    ok(cudaFreeHost(pinned));
+}
+
 /* ---- failures ---- */
 
 static sl_status_t refused_op(const void *args, void *stream)
@@ -479,19 +569,21 @@ static void use(void)
     sl_op_manager_t *manager = NULL;
     void *ptr = NULL, *pinned = NULL;
     const sl_op_t tell = {.fn = nothing_op, .is_host = 1};
-    sl_op_t load;
-    copy_t in;
+    sl_op_t load, send;
+    copy_t in, out;
     int i;
 
-    if (cudaMalloc(&ptr, N * sizeof(float)) != cudaSuccess) {
+    if (cudaMalloc(&ptr, 2 * N * sizeof(float)) != cudaSuccess) {
         return;
     }
-    if (cudaHostAlloc(&pinned, N * sizeof(float), 0) != cudaSuccess) {
+    if (cudaHostAlloc(&pinned, 2 * N * sizeof(float), 0) != cudaSuccess) {
         (void)cudaFree(ptr);
         return;
     }
-    memset(pinned, 0, N * sizeof(float));
+    memset(pinned, 0, 2 * N * sizeof(float));
     in = (copy_t){ptr, pinned};
+    out = (copy_t){(float *)pinned + N, (float *)ptr + N}; /* left alone */
+    send = send_of(&out);
     load = copy_of(&in);
     load.is_load = 1;
     sl_op_manager_params_default(&params);
@@ -502,6 +594,7 @@ static void use(void)
         for (i = 0; i < 6; i++) {
             (void)!sl_op_manager_submit(manager, &load, NULL);
             (void)!submit_add(manager, ptr, ptr, NULL);
+            (void)!sl_op_manager_submit(manager, &send, NULL);
             (void)!submit_work(manager, "work", (work_t){50, NULL, NULL}, NULL);
             (void)!sl_op_manager_submit(manager, &tell, NULL);
             sl_op_manager_section_begin(manager, 1);
@@ -597,6 +690,8 @@ int main(void)
         T(two_managers_share_a_gpu),
         T(a_load_runs_beside_the_ops_before_it),
         T(a_load_that_waits_for_too_little_is_found),
+        T(a_send_runs_beside_the_ops_after_it),
+        T(what_a_send_reads_must_stay),
         T(a_refused_launch_fails_its_op),
         T(an_error_that_stays_ends_cleanly),
         T(times_are_the_devices_own),

@@ -114,7 +114,7 @@ static sl_status_t look_op(const void *args, void *stream)
     return SL_OK;
 }
 
-static void host_ops_and_loads_are_between_pieces(void **state)
+static void host_ops_loads_and_sends_are_between_pieces(void **state)
 {
     ground_t ground = ground_make();
     const sl_op_t look = {.fn = look_op,
@@ -122,17 +122,19 @@ static void host_ops_and_loads_are_between_pieces(void **state)
                           .args = &ground.pinned,
                           .args_bytes = sizeof(ground.pinned)};
     const copy_t copy = {ground.x, ground.pinned};
-    sl_op_t load = copy_of(&copy);
+    const copy_t back = {ground.pinned, ground.x};
+    sl_op_t load = copy_of(&copy), send = copy_of(&back);
     uint64_t ticket;
     int i;
 
     (void)state;
     load.is_load = 1;
-    for (i = 0; i < 5; i++) {
-        sl_op_manager_section_begin(ground.manager, 1);
+    for (i = 0; i < 10; i++) {
+        sl_op_manager_section_begin(ground.manager, 1 + (uint32_t)i % 2);
         submit_copy(&ground, ground.x, ground.zeros);
         sl_assert_ok(submit_add(ground.manager, ground.x, ground.x, NULL));
-        submit_copy(&ground, ground.pinned, ground.x);
+        send.is_send = i % 2;
+        sl_assert_ok(sl_op_manager_submit(ground.manager, &send, NULL));
         sl_assert_ok(sl_op_manager_submit(ground.manager, &look, &ticket));
         sl_assert_ok(submit_add(ground.manager, ground.x, ground.y, NULL));
         sl_assert_ok(submit_add(ground.manager, ground.x, ground.y, NULL));
@@ -420,7 +422,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(a_section_is_launched_as_one),
-        T(host_ops_and_loads_are_between_pieces),
+        T(host_ops_loads_and_sends_are_between_pieces),
         T(another_thread_is_not_held_up),
         T(sections_of_any_length_end),
         T(a_section_may_be_canceled),

@@ -96,7 +96,8 @@ static inline void bed_set(void *to, int value, size_t bytes)
 }
 
 enum {
-    BED_HOLES = 256
+    BED_HOLES = 256,
+    BED_BEGUN = 2048
 };
 
 typedef struct bed {
@@ -108,6 +109,16 @@ typedef struct bed {
     size_t max_bytes; /* larger regions are refused; 0 = any */
     int n_copies;
     int fail_copies;
+    /* copies that are begun and made when they are waited for */
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } begun[BED_BEGUN];
+    int n_begun;
+    int n_begins; /* ever */
+    int n_waits;
+    int fail_waits;
     /* what regions gave back of themselves; the allocator's lock guards it */
     struct {
         const void *region;
@@ -173,6 +184,37 @@ static inline sl_status_t bed_copy(void *ctx, void *to, const void *from,
     }
     bed_put(to, from, bytes);
     return SL_OK;
+}
+
+static inline sl_status_t bed_copy_begin(void *ctx, void *to, const void *from,
+                                         size_t bytes)
+{
+    bed_t *bed = ctx;
+
+    bed->n_copies++;
+    if (bed->fail_copies) {
+        return SL_ERR_DEVICE;
+    }
+    assert_true(bed->n_begun < BED_BEGUN);
+    bed->begun[bed->n_begun].to = to;
+    bed->begun[bed->n_begun].from = from;
+    bed->begun[bed->n_begun].bytes = bytes;
+    bed->n_begun++;
+    bed->n_begins++;
+    return SL_OK;
+}
+
+static inline sl_status_t bed_copy_wait(void *ctx)
+{
+    bed_t *bed = ctx;
+    int i;
+
+    bed->n_waits++;
+    for (i = 0; i < bed->n_begun && !bed->fail_waits; i++) {
+        bed_put(bed->begun[i].to, bed->begun[i].from, bed->begun[i].bytes);
+    }
+    bed->n_begun = 0;
+    return bed->fail_waits ? SL_ERR_DEVICE : SL_OK;
 }
 
 static inline size_t bed_touched(void *ctx, const void *ptr, size_t bytes)
@@ -242,6 +284,8 @@ static const sl_mem_ops_t bed_ops = {
     .piece = bed_piece,
     .trim = bed_trim,
     .fill = bed_refill,
+    .copy_begin = bed_copy_begin,
+    .copy_wait = bed_copy_wait,
 };
 
 /* An allocator on the bed; `host_limit` bytes of plain host memory behind. */

@@ -327,6 +327,43 @@ static void only_touched_pages_count_as_touched(void **state)
     sl_mem_destroy(mem);
 }
 
+/* All copies are begun, then waited for once; a wait that fails leaves all
+ * blocks on the host, to be tried again. */
+static void blocks_come_back_together(void **state)
+{
+    bed_t bed = {0};
+    sl_mem_t *mem = bed_mem(&bed, 64 * MIB, 64 * MIB);
+    sl_mem_block_t *blocks[8];
+    int i, n_copies;
+
+    (void)state;
+    for (i = 0; i < 8; i++) {
+        blocks[i] = bed_block(mem, (sl_mem_class_t)(i % SL_MEM_N_CLASSES), MIB);
+        bed_fill(blocks[i], (unsigned)i);
+    }
+    (void)bed_limit(mem, 0);
+    assert_int_equal(bed_stats(mem).host_used_bytes, 8 * MIB);
+    assert_int_equal(bed.n_waits, 0);
+    bed.fail_waits = 1;
+    (void)bed_limit(mem, 64 * MIB);
+    assert_true(bed.n_waits > 0);
+    assert_int_equal(bed_stats(mem).host_used_bytes, 8 * MIB);
+    assert_int_equal(bed_stats(mem).used_bytes, 0);
+    bed.fail_waits = bed.n_waits = bed.n_begins = 0;
+    n_copies = bed.n_copies;
+    (void)bed_limit(mem, 64 * MIB);
+    assert_int_equal(bed.n_copies - n_copies, 8);
+    assert_int_equal(bed.n_begins, 8);
+    assert_int_equal(bed.n_waits, 1);
+    assert_int_equal(bed_stats(mem).host_used_bytes, 0);
+    for (i = 0; i < 8; i++) {
+        assert_true(bed_is_filled(blocks[i], (unsigned)i));
+        sl_mem_release(blocks[i]);
+    }
+    sl_mem_destroy(mem);
+    assert_int_equal(atomic_load(&bed.n_live), 0);
+}
+
 /* Neither the host nor another region gets it; what is beside it leaves. */
 static void a_pinned_block_stays(void **state)
 {
@@ -354,6 +391,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(a_limit_applies_at_the_boundary_only),
+        sl_unit_test(blocks_come_back_together),
         sl_unit_test(shrinking_gives_free_regions_back),
         sl_unit_test(what_cannot_shrink_is_reported),
         sl_unit_test(sparse_regions_are_emptied_into_others),
