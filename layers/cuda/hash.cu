@@ -4,8 +4,7 @@
 #include "layers/cuda/device.cuh"
 
 enum {
-    THREADS = 256,
-    N_SUMS = SL_CUDA_HASH_WORKSPACE_BYTES / sizeof(uint64_t) /* blocks at most */
+    THREADS = 256
 };
 
 /* A bijection in which every bit of x moves about half of the result's. */
@@ -62,9 +61,10 @@ static __global__ void hash_sums(const uint64_t *sums, uint64_t *hash,
 sl_status_t sl_cuda_hash(const sl_cuda_hash_t *args, void *stream)
 {
     const int64_t n_quads = is_aligned(args->words) ? args->n / 4 : 0;
-    const int64_t wanted =
-        blocks_for(n_quads > 0 ? n_quads : args->n, THREADS);
-    const int64_t n_sums = wanted < N_SUMS ? wanted : N_SUMS;
+    const int64_t wanted = blocks_for(n_quads > 0 ? n_quads : args->n, THREADS);
+    const int64_t n_most =
+        SL_CUDA_HASH_WORKSPACE_BYTES / (int64_t)sizeof(uint64_t);
+    const int64_t n_sums = wanted < n_most ? wanted : n_most;
     uint64_t *sums = (uint64_t *)args->workspace;
     sl_status_t status;
 
