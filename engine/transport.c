@@ -134,3 +134,28 @@ sl_status_t sl_channel_receive(sl_channel_t *channel, sl_op_manager_t *ops,
     }
     return sl_thread_receive(channel, ops, m, out, bytes, span);
 }
+
+int sl_channel_can_lend(const sl_channel_t *channel)
+{
+    return channel->device_kind == SL_DEVICE_KIND_CPU;
+}
+
+sl_status_t sl_channel_borrow(sl_channel_t *channel, int m, size_t bytes,
+                              const void **data_p)
+{
+    if (channel->is_dry) {
+        *data_p = NULL;
+        return SL_OK;
+    }
+    return channel->peer >= 0 ? sl_remote_borrow(channel, bytes, data_p)
+                              : sl_thread_borrow(channel, m, bytes, data_p);
+}
+
+sl_status_t sl_channel_give_back(sl_channel_t *channel, sl_op_manager_t *ops,
+                                 int m)
+{
+    if (channel->peer >= 0) {
+        return channel->is_dry ? SL_OK : sl_remote_give_back(channel, ops);
+    }
+    return sl_thread_give_back(channel, ops, m);
+}

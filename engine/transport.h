@@ -6,10 +6,11 @@
  * between replicas, one a bucket; of a tied parameter, one a step.
  *
  * Within a process (transport_thread.c) a send lends the tensor: the receiver
- * copies it into its own device's memory by an op of its own device, and the
- * sender may release it after that. The send itself never blocks. That a
- * tensor is there, or taken, is told when the ops before that have run
- * (is_host), so devices that run beside the host need no other order.
+ * copies it into its own device's memory by an op of its own device, or reads
+ * it where it lies, and the sender may release it after that. The send itself
+ * never blocks. That a tensor is there, or taken, is told when the ops before
+ * that have run (is_host), so devices that run beside the host need no other
+ * order.
  *
  * Between processes (transport_remote.c) the tensor arrives in a slot of the
  * receiver, memory that is there from the start, and is copied out of it by an
@@ -164,6 +165,16 @@ SL_NODISCARD sl_status_t sl_channel_receive(sl_channel_t *channel,
                                             void *out, size_t bytes,
                                             sl_op_span_t *span);
 
+/** Whether sl_channel_borrow() works instead of receive: ops of the receiver's
+ *  device can read a message where it lies. The same for a dry device. */
+int sl_channel_can_lend(const sl_channel_t *channel);
+/** After wait: where message m lies, to be read by ops that are submitted
+ *  before sl_channel_give_back(). One message of a channel at a time. */
+SL_NODISCARD sl_status_t sl_channel_borrow(sl_channel_t *channel, int m,
+                                           size_t bytes, const void **data_p);
+SL_NODISCARD sl_status_t sl_channel_give_back(sl_channel_t *channel,
+                                              sl_op_manager_t *ops, int m);
+
 /* ---- within a process, and between; for transport.c ---- */
 
 typedef enum sl_message_event {
@@ -178,6 +189,10 @@ SL_NODISCARD sl_status_t sl_thread_receive(sl_channel_t *channel,
                                            sl_op_manager_t *ops, int m,
                                            void *out, size_t bytes,
                                            sl_op_span_t *span);
+SL_NODISCARD sl_status_t sl_thread_borrow(sl_channel_t *channel, int m,
+                                          size_t bytes, const void **data_p);
+SL_NODISCARD sl_status_t sl_thread_give_back(sl_channel_t *channel,
+                                             sl_op_manager_t *ops, int m);
 
 /* transport_remote.c */
 SL_NODISCARD sl_status_t sl_remote_send(sl_channel_t *channel,
@@ -185,6 +200,10 @@ SL_NODISCARD sl_status_t sl_remote_send(sl_channel_t *channel,
 SL_NODISCARD sl_status_t sl_remote_receive(sl_channel_t *channel,
                                            sl_op_manager_t *ops, void *out,
                                            size_t bytes, sl_op_span_t *span);
+SL_NODISCARD sl_status_t sl_remote_borrow(sl_channel_t *channel, size_t bytes,
+                                          const void **data_p);
+SL_NODISCARD sl_status_t sl_remote_give_back(const sl_channel_t *channel,
+                                             sl_op_manager_t *ops);
 /** With the abort's lock held. */
 int sl_remote_has_event(const sl_channel_t *channel, int m,
                         sl_message_event_t event);

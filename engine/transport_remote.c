@@ -391,29 +391,61 @@ out:
     return status;
 }
 
-sl_status_t sl_remote_receive(sl_channel_t *channel, sl_op_manager_t *ops,
-                              void *out, size_t bytes, sl_op_span_t *span)
+/* The slot of the next message, which counts as received. */
+static sl_status_t next_slot(sl_channel_t *channel, size_t bytes,
+                             size_t *slot_p)
 {
     struct sl_remote *remote = channel->remote;
     const size_t slot = sl_remote_slot(channel, remote->n_used);
-    const sl_copy_args_t args = {
-        .dst = out, .src = remote->slot_ptrs[slot], .bytes = bytes};
-    const sl_op_t op = {.name_id = sl_op_manager_name(ops, "receive"),
-                        .args = &args,
-                        .args_bytes = sizeof(args),
-                        .span = span};
     sl_status_t status;
     size_t arrived;
 
     (void)pthread_mutex_lock(&channel->abort->lock);
     arrived = remote->slot_bytes[slot];
     (void)pthread_mutex_unlock(&channel->abort->lock);
-    SL_TRY(status, check_bytes(channel, arrived, bytes), fail);
+    SL_TRY(status, check_bytes(channel, arrived, bytes), out);
     remote->n_used++;
-    SL_TRY(status, remote->way->receive(channel, ops, &op, slot), fail);
     count_bytes(remote, bytes);
+    *slot_p = slot;
+out:
+    return status;
+}
+
+sl_status_t sl_remote_receive(sl_channel_t *channel, sl_op_manager_t *ops,
+                              void *out, size_t bytes, sl_op_span_t *span)
+{
+    struct sl_remote *remote = channel->remote;
+    sl_copy_args_t args = {.dst = out, .bytes = bytes};
+    const sl_op_t op = {.name_id = sl_op_manager_name(ops, "receive"),
+                        .args = &args,
+                        .args_bytes = sizeof(args),
+                        .span = span};
+    sl_status_t status;
+    size_t slot;
+
+    SL_TRY(status, next_slot(channel, bytes, &slot), fail);
+    args.src = remote->slot_ptrs[slot];
+    status = remote->way->receive(channel, ops, &op, slot);
 fail:
     return status;
+}
+
+sl_status_t sl_remote_borrow(sl_channel_t *channel, size_t bytes,
+                             const void **data_p)
+{
+    sl_status_t status;
+    size_t slot;
+
+    SL_TRY(status, next_slot(channel, bytes, &slot), out);
+    *data_p = channel->remote->slot_ptrs[slot];
+out:
+    return status;
+}
+
+sl_status_t sl_remote_give_back(const sl_channel_t *channel,
+                                sl_op_manager_t *ops)
+{
+    return sl_remote_submit_release(channel, ops);
 }
 
 /* ---- devices that use host memory ---- */

@@ -45,6 +45,39 @@ sl_status_t sl_thread_send(sl_channel_t *channel, sl_op_manager_t *ops, int m)
     return submit_announce(channel, ops, &channel->messages[m].is_ready);
 }
 
+static sl_status_t check_bytes(const sl_channel_t *channel, int m, size_t want)
+{
+    const size_t bytes = channel->messages[m].bytes;
+    sl_status_t status = SL_OK;
+
+    if (bytes != want) {
+        SL_FAIL(status, SL_ERR_COMM, out,
+                "stage %d to %d, layer %d, message %d: %zu bytes sent, %zu "
+                "expected",
+                channel->from_stage, channel->to_stage, channel->layer, m,
+                bytes, want);
+    }
+out:
+    return status;
+}
+
+sl_status_t sl_thread_borrow(sl_channel_t *channel, int m, size_t bytes,
+                             const void **data_p)
+{
+    sl_status_t status;
+
+    SL_TRY(status, check_bytes(channel, m, bytes), out);
+    *data_p = channel->messages[m].data;
+out:
+    return status;
+}
+
+sl_status_t sl_thread_give_back(sl_channel_t *channel, sl_op_manager_t *ops,
+                                int m)
+{
+    return submit_announce(channel, ops, &channel->messages[m].is_taken);
+}
+
 sl_status_t sl_thread_receive(sl_channel_t *channel, sl_op_manager_t *ops,
                               int m, void *out, size_t bytes,
                               sl_op_span_t *span)
@@ -63,13 +96,7 @@ sl_status_t sl_thread_receive(sl_channel_t *channel, sl_op_manager_t *ops,
         announce(channel->abort, &message->is_taken);
         return SL_OK;
     }
-    if (message->bytes != bytes) {
-        SL_FAIL(status, SL_ERR_COMM, fail,
-                "stage %d to %d, layer %d, message %d: %zu bytes sent, %zu "
-                "expected",
-                channel->from_stage, channel->to_stage, channel->layer, m,
-                message->bytes, bytes);
-    }
+    SL_TRY(status, check_bytes(channel, m, bytes), fail);
     SL_TRY(status, sl_op_manager_submit(ops, &op, NULL), fail);
     status = submit_announce(channel, ops, &message->is_taken);
 fail:

@@ -90,19 +90,26 @@ SL_NODISCARD sl_status_t sl_stage_check_finite(const sl_stage_t *stage,
 
 /* ---- fold.c: a sum over replicas, in their order ---- */
 
+/** Where a part, or the sum so far, lies. */
+typedef struct sl_fold_part {
+    const void *data;
+    sl_mem_block_t *block; /**< owned, or NULL */
+    sl_channel_t *lender;  /**< or NULL; of message m, to be given back */
+    int m;
+} sl_fold_part_t;
+
 typedef struct sl_fold {
     sl_stage_t *stage;
-    void *own;                 /**< this replica's part; becomes the sum */
-    size_t n;                  /**< elements */
-    int is_f64;                /**< else f32 */
-    void *sum;                 /**< so far */
-    sl_mem_block_t *sum_block; /**< owned, of that; NULL = `own` */
+    void *own;          /**< this replica's part; becomes the sum */
+    size_t n;           /**< elements */
+    int is_f64;         /**< else f32 */
+    sl_fold_part_t sum; /**< so far */
 } sl_fold_t;
 
 /** Add replica i's part, i rising from 0: `part` (taken) or, when NULL, the
  *  own one. */
 SL_NODISCARD sl_status_t sl_fold_add(sl_fold_t *fold, int i,
-                                     sl_mem_block_t *part);
+                                     sl_fold_part_t *part);
 /** NULL inside is allowed. */
 void sl_fold_cleanup(sl_fold_t *fold);
 

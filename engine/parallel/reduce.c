@@ -101,23 +101,32 @@ out:
     return status;
 }
 
+/* Where it lies, or else into a block. */
 static sl_status_t receive_part(sl_stage_t *stage, int b, int i, size_t bytes,
-                                sl_mem_block_t **part_p)
+                                sl_fold_part_t *part_p)
 {
     sl_channel_t *channel = stage->peers[i].parts_from;
-    sl_mem_block_t *part = NULL;
+    sl_fold_part_t part = {.m = b};
     sl_status_t status;
 
     SL_TRY(status, sl_channel_wait(channel, b), out);
-    SL_TRY(status, sl_stage_alloc(stage, SL_MEM_CLASS_COMM, bytes, &part), out);
-    SL_TRY(status,
-           sl_channel_receive(channel, stage->device->ops, b, part->ptr, bytes,
-                              NULL),
-           out);
+    if (sl_channel_can_lend(channel)) {
+        SL_TRY(status, sl_channel_borrow(channel, b, bytes, &part.data), out);
+        part.lender = channel;
+    } else {
+        SL_TRY(status,
+               sl_stage_alloc(stage, SL_MEM_CLASS_COMM, bytes, &part.block),
+               out);
+        part.data = part.block->ptr;
+        SL_TRY(status,
+               sl_channel_receive(channel, stage->device->ops, b,
+                                  part.block->ptr, bytes, NULL),
+               out);
+    }
     *part_p = part;
-    part = NULL;
+    return SL_OK;
 out:
-    sl_mem_release(part);
+    sl_mem_release(part.block);
     return status;
 }
 
@@ -133,13 +142,14 @@ static sl_status_t reduce_own(sl_stage_t *stage, int b)
     int i;
 
     for (i = 0; n > 0 && i < stage->engine->n_replicas; i++) {
-        sl_mem_block_t *part = NULL;
+        sl_fold_part_t part;
 
         if (i != stage->replica) {
             SL_TRY(status, receive_part(stage, b, i, n * sizeof(float), &part),
                    out);
         }
-        SL_TRY(status, sl_fold_add(&fold, i, part), out);
+        SL_TRY(status,
+               sl_fold_add(&fold, i, i == stage->replica ? NULL : &part), out);
     }
 out:
     sl_fold_cleanup(&fold);

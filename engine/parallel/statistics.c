@@ -57,7 +57,7 @@ out:
     return status;
 }
 
-static sl_status_t receive_all(sl_stage_t *stage, sl_mem_block_t **parts)
+static sl_status_t receive_all(sl_stage_t *stage, sl_fold_part_t *parts)
 {
     sl_status_t status = SL_OK;
     int i;
@@ -66,9 +66,10 @@ static sl_status_t receive_all(sl_stage_t *stage, sl_mem_block_t **parts)
         if (i != stage->replica) {
             SL_TRY(status,
                    sl_stage_alloc(stage, SL_MEM_CLASS_COMM, bytes_of(stage),
-                                  &parts[i]),
+                                  &parts[i].block),
                    out);
-            SL_TRY(status, receive(stage, i, parts[i]->ptr), out);
+            parts[i].data = parts[i].block->ptr;
+            SL_TRY(status, receive(stage, i, parts[i].block->ptr), out);
         }
     }
 out:
@@ -78,7 +79,7 @@ out:
 static sl_status_t sum_all(sl_stage_t *stage)
 {
     const int n = stage->engine->n_replicas;
-    sl_mem_block_t **parts = calloc((size_t)n, sizeof(sl_mem_block_t *));
+    sl_fold_part_t *parts = calloc((size_t)n, sizeof(*parts));
     sl_fold_t fold = {.stage = stage,
                       .own = stage->statistics->ptr,
                       .n = stage->n_statistics,
@@ -95,15 +96,14 @@ static sl_status_t sum_all(sl_stage_t *stage)
     SL_TRY(status, receive_all(stage, parts), out);
     SL_TRY(status, wait_all_taken(stage), out);
     for (i = 0; i < n; i++) {
-        sl_mem_block_t *part = parts[i];
-
-        parts[i] = NULL;
-        SL_TRY(status, sl_fold_add(&fold, i, part), out);
+        SL_TRY(status,
+               sl_fold_add(&fold, i, i == stage->replica ? NULL : &parts[i]),
+               out);
     }
 out:
     sl_fold_cleanup(&fold);
     for (i = 0; parts != NULL && i < n; i++) {
-        sl_mem_release(parts[i]);
+        sl_mem_release(parts[i].block);
     }
     free(parts);
     return status;
