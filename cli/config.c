@@ -318,6 +318,7 @@ static void set_defaults(sl_config_t *config)
     config->replicas = 1;
     config->dead_after_s = 30.0;
     config->bucket_bytes = 4 << 20;
+    config->check_replicas = 100;
     config->policy = "dp";
     sl_optimizer_params_default(&config->optimizer);
 }

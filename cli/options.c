@@ -45,7 +45,7 @@ static const struct {
      "CUDA tensors between processes: nccl, staged (through host memory), "
      "cuda-aware (by MPI) or auto (nccl where it can be)"},
     {"check-replicas", "N", "parallel.check_replicas",
-     "Compare the replicas every N steps (0 = never)"},
+     "Compare the replicas every N steps, 0 = never (100)"},
     {"dead-after", "SECONDS", "parallel.dead_after",
      "A process that does not answer for so long has hung (30)"},
     {"device-memory", "SIZE", "devices.memory",

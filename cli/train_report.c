@@ -76,6 +76,7 @@ void sl_train_tell_metrics(const sl_train_t *train,
     step.loss_scale = report->loss_scale;
     step.n_skipped = report->n_skipped;
     step.step_ms = report->step_us * 1e-3;
+    step.compare_ms = report->compare_us * 1e-3;
     step.units_per_s = n_units / report->step_us * 1e6;
     step.unit = train->unit;
     step.bubble = report->bubble;

@@ -114,6 +114,20 @@ sl_status_t sl_device_add(sl_device_t *device, float *dst, const float *src,
     return sl_device_sum(device, &sum, span);
 }
 
+sl_status_t sl_device_hash(sl_device_t *device, const sl_hash_args_t *hash,
+                           sl_op_span_t *span)
+{
+    sl_hash_args_t args = *hash;
+    const sl_op_t op = {.fn = sl_device_kernels(device->kind)->hash,
+                        .name_id = sl_op_manager_name(device->ops, "hash"),
+                        .args = &args,
+                        .args_bytes = sizeof(args),
+                        .span = span};
+
+    args.n_threads = device->n_threads;
+    return sl_device_submit(device, &op);
+}
+
 sl_status_t sl_device_zero(sl_device_t *device, void *dst, size_t bytes)
 {
     const sl_copy_args_t args = {.dst = dst, .bytes = bytes};

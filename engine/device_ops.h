@@ -31,6 +31,15 @@ typedef struct sl_sum_args {
     int n_threads;
 } sl_sum_args_t;
 
+/** Args of hash: *hash_p becomes a hash of what it was and of the data. */
+typedef struct sl_hash_args {
+    const void *data;
+    size_t bytes; /**< whole words of 4 bytes */
+    int n_threads;
+    uint64_t *hash_p; /**< of the host's memory */
+    void *workspace;  /**< see sl_device_kernels_t; unused on CPU */
+} sl_hash_args_t;
+
 /** Args of host_alloc. Its failure is no failure of the device. */
 typedef struct sl_host_alloc_args {
     size_t bytes;
@@ -50,6 +59,10 @@ typedef struct sl_device_kernels {
     /** (optional) Device memory that sum_squares of n floats needs; default:
      *  none. */
     size_t (*sum_squares_workspace_bytes)(size_t n);
+    /** (sl_hash_args_t) The same bits for every number of threads; other kinds
+     *  of devices have another hash. */
+    sl_op_fn hash;
+    size_t hash_workspace_bytes; /**< device memory that hash needs; 0: none */
     /** (optional, both or none) Host memory that copies take in stream order
      *  without holding up who queues them, and that the other ops can write;
      *  default: any host memory is so. (sl_host_alloc_args_t) */
@@ -104,6 +117,11 @@ SL_NODISCARD sl_status_t sl_device_add(sl_device_t *device, float *dst,
 SL_NODISCARD sl_status_t sl_device_sum(sl_device_t *device,
                                        const sl_sum_args_t *sum,
                                        sl_op_span_t *span);
+
+/** Queue a hash; the number of threads is filled in. */
+SL_NODISCARD sl_status_t sl_device_hash(sl_device_t *device,
+                                        const sl_hash_args_t *hash,
+                                        sl_op_span_t *span);
 
 /** Queue dst[0..bytes) = 0. */
 SL_NODISCARD sl_status_t sl_device_zero(sl_device_t *device, void *dst,

@@ -92,6 +92,17 @@ static sl_status_t op_sum_squares(const void *args, void *stream)
     return sl_cuda_sum_squares(&squares, queue_of(stream));
 }
 
+static sl_status_t op_hash(const void *args, void *stream)
+{
+    const sl_hash_args_t *run = args;
+    const sl_cuda_hash_t hash = {.words = run->data,
+                                 .n = (int64_t)(run->bytes / sizeof(uint32_t)),
+                                 .hash = run->hash_p,
+                                 .workspace = run->workspace};
+
+    return sl_cuda_hash(&hash, queue_of(stream));
+}
+
 static size_t workspace_bytes(size_t n)
 {
     return sl_cuda_sum_squares_workspace_bytes((int64_t)n);
@@ -127,6 +138,8 @@ const sl_device_kernels_t sl_device_kernels_cuda = {
     .update = op_update,
     .sum_squares = op_sum_squares,
     .sum_squares_workspace_bytes = workspace_bytes,
+    .hash = op_hash,
+    .hash_workspace_bytes = SL_CUDA_HASH_WORKSPACE_BYTES,
     .host_alloc = op_host_alloc,
     .host_release = host_release,
 };

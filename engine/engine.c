@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/parallel/drift.h"
 #include "engine/parallel/edges.h"
 #include "engine/parallel/together.h"
 #include "engine/topology.h"
@@ -20,6 +21,7 @@ void sl_engine_params_default(sl_engine_params_t *params)
     params->batch_rows = 1;
     params->n_replicas = 1;
     params->bucket_bytes = 4 << 20;
+    params->check_replicas = 100;
     params->loss_scale_steps = 2000;
     sl_optimizer_params_default(&params->optimizer);
 }
@@ -281,6 +283,7 @@ static sl_status_t build(const sl_engine_params_t *own,
     SL_TRY(status, sl_topology_channels(engine), err_destroy);
     SL_TRY(status, create_stages(engine), err_destroy);
     SL_TRY(status, sl_topology_params(engine), err_destroy);
+    SL_TRY(status, sl_drift_init(engine), err_destroy);
     if (!is_bare) {
         SL_TRY(status, sl_edges_open(engine), err_destroy);
     }
@@ -460,6 +463,7 @@ void sl_engine_destroy(sl_engine_t *engine)
     free(engine->ties);
     sl_device_host_release(&engine->params.devices->devices[0], engine->norms);
     sl_device_host_release(&engine->params.devices->devices[0], engine->losses);
+    sl_drift_cleanup(engine);
     free(engine->agreement);
     free(engine->given);
     free(engine->events);

@@ -98,8 +98,8 @@ typedef struct sl_engine_params {
     sl_batch_norm_mode_t batch_norm; /**< default: synchronised */
     sl_transport_t transport;        /**< of CUDA devices (default auto);
                                           cuda-aware: they are is_exportable */
-    int check_replicas; /**< compare the replicas before every so many steps;
-                             0 (default) = never */
+    int check_replicas; /**< compare the replicas before every so many steps
+                             (default 100); 0 = never */
 } sl_engine_params_t;
 
 SL_API void sl_engine_params_default(sl_engine_params_t *params);
@@ -135,6 +135,8 @@ typedef struct sl_step_report {
                              nothing */
     uint64_t n_skipped; /**< such steps so far */
     double loss_scale;  /**< of this step; 0 = the model is not f16 */
+    double compare_us;  /**< of kernels that compare the replicas, on the
+                             device that took longest; 0 = none did */
     unsigned flags;     /**< of all ranks: see sl_engine_signal */
     size_t n_sums;      /**< 0 = none were given */
     const double *sums; /**< over the ranks, borrowed until values are given
@@ -241,7 +243,8 @@ SL_API SL_NODISCARD sl_status_t sl_engine_moment_set(sl_engine_t *engine,
                                                      int layer, int param,
                                                      int moment,
                                                      const float *plain);
-/** Hash of the parameters and statistics of one replica: equal on all. */
+/** Hash of a replica's parameters and statistics, and without ZeRO-1 of its
+ *  moments: equal on all, for the same cuts and kind of device. */
 SL_API SL_NODISCARD sl_status_t sl_engine_replica_hash(sl_engine_t *engine,
                                                        int replica,
                                                        uint64_t *hash_p);

@@ -210,9 +210,10 @@ typedef struct sl_stage {
     sl_instruction_list_t train_list; /**< for list_micro - 1 micro-batches */
     int list_micro;                   /**< 0 = no list */
     sl_instruction_list_t eval_list;
-    int eval_list_micro; /**< likewise */
-    sl_op_span_t *spans; /**< per instruction of train_list */
-    double clip_factor;  /**< of this step; read by the device's ops */
+    int eval_list_micro;    /**< likewise */
+    sl_op_span_t *spans;    /**< per instruction of train_list */
+    sl_op_span_t hash_span; /**< of what compares the replicas, in this job */
+    double clip_factor;     /**< of this step; read by the device's ops */
 
     pthread_t thread;
     int has_thread;
@@ -291,6 +292,9 @@ struct sl_engine {
     double gradient_scale; /**< of the gradients that are there */
     double (*losses)[4];   /**< per micro-batch; likewise */
     int losses_room;
+
+    uint64_t *hashes; /**< one a cell of the grid: engine/parallel/drift.h;
+                           owned, written by the devices */
 
     uint32_t n_steps;
     atomic_uint signals; /**< flags for the next step */
@@ -483,9 +487,6 @@ SL_NODISCARD sl_status_t sl_state_get(sl_engine_t *engine, int layer, int param,
                                       float *plain);
 SL_NODISCARD sl_status_t sl_state_set(sl_engine_t *engine, int layer, int param,
                                       const float *plain);
-/** SL_ERR_CORRUPT when the next step is one before which replicas are compared
- * and they differ. */
-SL_NODISCARD sl_status_t sl_engine_check_replicas(sl_engine_t *engine);
 
 /* recompute_auto.c */
 /** Which layers to keep under recompute `auto`; *keeps_p is the caller's,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/parallel/drift.h"
 #include "engine/parallel/overlap.h"
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/together.h"
@@ -131,6 +132,7 @@ sl_status_t sl_engine_prepare(sl_engine_t *engine, const sl_batch_t *batch)
     memset(engine->norms, 0,
            (size_t)engine->n_norms * (size_t)engine->n_replicas *
                sizeof(double));
+    sl_drift_begin(engine);
     engine->is_skipped = 0;
     engine->is_overflow = 0;
     engine->is_agreeing = 0;
@@ -343,6 +345,7 @@ static void fill_report(sl_engine_t *engine, int64_t n_valid, uint64_t wall_ns,
     report->loss_scale =
         sl_engine_loss_scale(engine, &scale) ? scale.factor : 0.0;
     report->flags = engine->flags;
+    report->compare_us = sl_drift_most_us(engine);
     report->n_sums = sl_agreement_take_given(engine, &report->sums);
     cross_boundary(engine, wall_ns, report);
 }
@@ -356,7 +359,6 @@ sl_status_t sl_engine_step(sl_engine_t *engine, const sl_batch_t *batch,
     sl_status_t status;
     int d;
 
-    SL_TRY(status, sl_engine_check_replicas(engine), out);
     status = prepare(engine, batch, &n_valid);
     if (status < 0) {
         return sl_engine_together(engine, status);

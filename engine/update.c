@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "engine/parallel/drift.h"
 #include "engine/parallel/parallel.h"
 
 static sl_status_t finish_statistics(sl_stage_t *stage,
@@ -257,7 +258,11 @@ static sl_status_t prepare_update(sl_stage_t *stage, int *is_skipped_p)
     SL_TRY(status, sl_statistics_reduce(stage), out);
     SL_TRY(status, sl_ties_settle(stage, 0), out);
     SL_TRY(status, sum_squares(stage), out);
+    if (sl_drift_is_due(stage->engine)) {
+        SL_TRY(status, sl_drift_hash(stage), out);
+    }
     SL_TRY(status, sl_stage_agree(stage), out);
+    SL_TRY(status, sl_drift_check(stage), out);
     norm = sl_engine_gradient_norm(stage->engine);
     SL_TRY(status, sl_stage_check_finite(stage, norm, is_skipped_p), out);
     set_clip_factor(stage, norm);

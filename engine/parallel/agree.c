@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/parallel/drift.h"
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/together.h"
 #include "engine/world.h"
@@ -24,15 +25,30 @@ static size_t n_losses(const sl_engine_t *engine)
     return (size_t)engine->n_micro * 4;
 }
 
+static size_t n_hashes(const sl_engine_t *engine)
+{
+    return sl_drift_is_due(engine) ? sl_drift_n_values(engine) : 0;
+}
+
+static size_t n_given(const sl_engine_t *engine)
+{
+    return engine->job == SL_JOB_TRAIN ? engine->n_given : 0;
+}
+
+static size_t n_always(const sl_engine_t *engine)
+{
+    return n_norms(engine) + n_losses(engine) + N_FLAGS;
+}
+
 /* Room for all that a job may add up. */
 static size_t n_most(const sl_engine_t *engine)
 {
-    return n_norms(engine) + n_losses(engine) + N_FLAGS + engine->n_given;
+    return n_always(engine) + sl_drift_n_values(engine) + engine->n_given;
 }
 
 static size_t n_all(const sl_engine_t *engine)
 {
-    return n_most(engine) - (engine->job == SL_JOB_TRAIN ? 0 : engine->n_given);
+    return n_always(engine) + n_hashes(engine) + n_given(engine);
 }
 
 sl_status_t sl_agreement_reserve(sl_engine_t *engine)
@@ -102,6 +118,7 @@ static void take_sums(sl_engine_t *engine)
     const double *norms = engine->agreement;
     const double *losses = norms + n_norms(engine);
     const double *flags = losses + n_losses(engine);
+    const double *hashes = flags + N_FLAGS;
     int i;
 
     memcpy(engine->norms, norms, n_norms(engine) * sizeof(double));
@@ -109,8 +126,11 @@ static void take_sums(sl_engine_t *engine)
     for (i = 0; i < N_FLAGS; i++) {
         engine->flags |= flags[i] > 0.0 ? 1u << i : 0u;
     }
-    if (engine->job == SL_JOB_TRAIN && engine->n_given > 0) {
-        memcpy(sums_of_given(engine), flags + N_FLAGS,
+    if (n_hashes(engine) > 0) {
+        sl_drift_take(engine, hashes);
+    }
+    if (n_given(engine) > 0) {
+        memcpy(sums_of_given(engine), hashes + n_hashes(engine),
                engine->n_given * sizeof(double));
     }
 }
@@ -122,6 +142,7 @@ static sl_status_t add_up(sl_engine_t *engine)
     double *norms = engine->agreement;
     double *losses = norms + n_norms(engine);
     double *flags = losses + n_losses(engine);
+    double *hashes = flags + N_FLAGS;
     sl_status_t status;
     int i;
 
@@ -130,8 +151,11 @@ static sl_status_t add_up(sl_engine_t *engine)
     for (i = 0; i < N_FLAGS; i++) {
         flags[i] = (double)(engine->flags >> i & 1u);
     }
-    if (engine->job == SL_JOB_TRAIN && engine->n_given > 0) {
-        memcpy(flags + N_FLAGS, engine->given,
+    if (n_hashes(engine) > 0) {
+        sl_drift_put(engine, hashes);
+    }
+    if (n_given(engine) > 0) {
+        memcpy(hashes + n_hashes(engine), engine->given,
                engine->n_given * sizeof(double));
     }
     engine->is_agreeing = 1;
@@ -188,6 +212,9 @@ int sl_agreement_was_missed(sl_engine_t *engine)
         return 0;
     }
     take_sums(engine);
+    if (sl_drift_is_due(engine) && sl_drift_find(engine) >= 0) {
+        return 0;
+    }
     return engine->params.not_finite != SL_NOT_FINITE_STOP || is_finite(engine);
 }
 

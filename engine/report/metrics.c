@@ -158,6 +158,10 @@ static json_t *step_object(const sl_metrics_step_t *step)
         (void)json_object_set_new(object, "skipped_steps",
                                   json_integer((json_int_t)step->n_skipped));
     }
+    if (object != NULL && step->compare_ms > 0.0) {
+        (void)json_object_set_new(object, "compare_ms",
+                                  number(step->compare_ms));
+    }
     if (object != NULL && step->cuts != NULL) {
         (void)json_object_set_new(object, "rebalance", move_object(step));
     }

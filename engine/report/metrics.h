@@ -37,6 +37,7 @@ typedef struct sl_metrics_step {
     double loss_scale;  /**< 0: none, left out */
     uint64_t n_skipped; /**< so far; left out when 0 and there is no scale */
     double step_ms;
+    double compare_ms; /**< of comparing the replicas; left out when 0 */
     double units_per_s;
     const char *unit; /**< borrowed; "samples" makes "samples_per_s" */
     double bubble;

@@ -273,5 +273,21 @@ SL_API size_t sl_cuda_sum_squares_workspace_bytes(int64_t n);
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_sum_squares(const sl_cuda_sum_squares_t *args, void *stream);
 
+/** *hash = a hash of its old value and of n words, read once; it may lie in
+ *  pinned host memory. */
+typedef struct sl_cuda_hash {
+    const uint32_t *words;
+    int64_t n;
+    uint64_t *hash;
+    void *workspace; /**< of SL_CUDA_HASH_WORKSPACE_BYTES */
+} sl_cuda_hash_t;
+
+enum {
+    SL_CUDA_HASH_WORKSPACE_BYTES = 8192
+};
+
+SL_API SL_NODISCARD sl_status_t sl_cuda_hash(const sl_cuda_hash_t *args,
+                                             void *stream);
+
 SL_END_DECLS
 #endif /* SL_LAYERS_CUDA_CUDA_KERNELS_H */

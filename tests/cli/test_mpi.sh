@@ -35,6 +35,17 @@ devices: {threads: 1}
 optimizer: {type: sgd, lr: 0.05, momentum: 0.9}
 YAML
 
+cat >many.yaml <<'YAML'
+data:
+  format: synthetic_images
+  image: {channels: 1, height: 2, width: 2}
+  classes: 3
+  n_samples: 10000
+model: {type: mlp, hidden: 5, classes: 3}
+train: {batch: 10000, micro_batches: 10000, steps: 1, schedule: 1f1b}
+devices: {threads: 1}
+YAML
+
 # alike CONFIG RANKS OPTIONS...: as one process with one device a cell
 alike() {
     config=$1
@@ -54,6 +65,7 @@ extra="--stages 1 --zero1 true" alike gpt.yaml 2 --replicas 2
 extra="--stages 3 --devices cpu:2" alike gpt.yaml 3 --replicas 2
 extra="--zero1 true --bucket-bytes 10KiB" alike resnet.yaml 4 --replicas 2
 extra="" alike resnet.yaml 2
+extra="" alike many.yaml 2 # ten thousand messages there, and as many back
 check "one line an evaluation" test "$(grep -c validation out)" -le 1
 
 # the weights that ranks write are those of one process

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers and the norm on a CUDA device: the CPU's bits. */
+/* Optimizers and the norm on a CUDA device: the CPU's bits. And the hash. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/optimizer.h"
+#include "memory/cuda.h"
 #include "scheduler/scheduler.h"
 #include "tests/cuda/kernel_bed.h"
 
@@ -214,12 +216,71 @@ static void norms_have_the_cpus_bits(void **state)
     }
 }
 
+/* ---- hashes ---- */
+
+static uint64_t mixed(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* What the kernels compute, from an old hash of 0. */
+static uint64_t reference_hash(const uint32_t *words, size_t n)
+{
+    uint64_t sum = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        sum +=
+            mixed(words[i] + (uint64_t)(i + 1) * UINT64_C(0x9e3779b97f4a7c15));
+    }
+    return n == 0 ? 0 : mixed(mixed(1) + sum);
+}
+
+static void run_hash(void *args)
+{
+    const sl_cuda_hash_t *hash = args;
+
+    sl_assert_ok(sl_cuda_zero(hash->hash, sizeof(uint64_t), bed_stream()));
+    sl_assert_ok(sl_cuda_hash(hash, bed_stream()));
+}
+
+static void hashes_are_of_all_words_and_places(void **state)
+{
+    static const size_t sizes[] = {0, 1, 3, 4, 5, 1023, 4096, 300001};
+    size_t s, shift;
+
+    (void)state;
+    for (s = 0; s < 2 * sizeof(sizes) / sizeof(*sizes); s++) {
+        const size_t n = sizes[s / 2];
+        float *values = bed_random(n, 1, 1);
+        sl_cuda_hash_t args = {.n = (int64_t)n};
+        uint32_t *words = calloc(n + 1, sizeof(*words));
+        bed_output_t output;
+        uint64_t got;
+
+        shift = s % 2; /* no pack is aligned */
+        assert_non_null(words);
+        args.words = bed_upload(SL_CUDA_F32, values, n, shift);
+        args.hash = bed_bytes(sizeof(uint64_t));
+        args.workspace = bed_bytes(SL_CUDA_HASH_WORKSPACE_BYTES);
+        output = (bed_output_t){args.hash, sizeof(uint64_t)};
+        memcpy(words, values, n * sizeof(*words));
+        bed_assert_repeats(run_hash, &args, &output, 1);
+        bed_fetch_bytes(&got, args.hash, sizeof(got));
+        assert_true(got == reference_hash(words, n));
+        free(words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         BED_TEST(updates_have_the_cpus_bits),
         BED_TEST(updates_follow_the_formulas),
         BED_TEST(norms_have_the_cpus_bits),
+        BED_TEST(hashes_are_of_all_words_and_places),
     };
 
     return bed_has_device() ? cmocka_run_group_tests(tests, NULL, NULL) : 77;

@@ -189,6 +189,21 @@ sl_model_t *fixture_unet(void)
     return fixture_target(model);
 }
 
+sl_model_t *fixture_plain_path(void)
+{
+    sl_model_t *model = create("plain-path", 1, 2);
+    int x, plain;
+
+    plain = add(model, "flatten", "plain", SL_INPUT_DATA, NONE, NULL, 0);
+    x = add(model, "linear", "fc1", plain, NONE, ATTRS(N("out", 4)));
+    x = add(model, "add", "first", x, plain, NULL, 0);
+    x = add(model, "linear", "fc2", x, NONE, ATTRS(N("out", 4)));
+    x = add(model, "add", "second", x, plain, NULL, 0);
+    x = add(model, "linear", "fc3", x, NONE, ATTRS(N("out", CLASSES)));
+    add_loss(model, x);
+    return fixture_target(model);
+}
+
 sl_model_t *fixture_mlp(void)
 {
     sl_model_t *model = create("small-mlp", 1, 2);

@@ -34,6 +34,9 @@ sl_model_t *fixture_gpt(void);
 sl_model_t *fixture_resnet(void);
 /** A U-Net: skips that cross several layers, concatenation, upsampling. */
 sl_model_t *fixture_unet(void);
+/** Linear layers; the output of layer 0, which needs no gradient, is read by
+ *  layer 1, beside that by layer 2, and beside layer 3's by layer 4. */
+sl_model_t *fixture_plain_path(void);
 /** Linear layers only: images 1x2x2, 3 classes. */
 sl_model_t *fixture_mlp(void);
 

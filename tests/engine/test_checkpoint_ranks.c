@@ -244,6 +244,74 @@ static void test_replicas_on_ranks(void **state)
     sl_model_destroy(run.model);
 }
 
+/* The state after loading, then a step: the replicas are compared in it. */
+static void load_and_step(bed_member_t *member)
+{
+    const task_t *task = member->bed->args;
+    sl_step_report_t report;
+
+    if (!member_create(member) || !resume_member(member, task)) {
+        return;
+    }
+    (void)MEMBER_OK(member,
+                    sl_engine_state_hash(member->engine, &member->result.hash));
+    (void)MEMBER_OK(member, sl_engine_step(member->engine,
+                                           &member->bed->batches[task->first],
+                                           &report));
+}
+
+/* Other numbers of replicas have the same state, and rank 0 says that it will
+ * not go on with the same bits. */
+static void test_other_numbers_of_replicas(void **state)
+{
+    static const shape_t from = {2, 2, 4, 1, 1};
+    static const shape_t to[] = {{1, 1, 1, 1, 0},
+                                 {1, 3, 3, 1, 0},
+                                 {3, 1, 3, 1, 0},
+                                 {3, 2, 3, 2, 1},
+                                 {4, 2, 2, 4, 1}};
+    static rank_bed_t bed;
+    fixture_run_t run = {.rows = 8, .n_micro = 2};
+    task_t task = {.last = HALF, .saves = 1, .is_required = 1};
+    char want[64];
+    uint64_t saved;
+    size_t i;
+    int r;
+
+    (void)state;
+    sl_optimizer_params_default(&run.optimizer);
+    run.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    run.optimizer.lr = 0.01;
+    run.model = fixture_resnet();
+    (void)snprintf(task.dir, sizeof(task.dir), "%s", bed_path("c"));
+    {
+        const fixture_run_t shape = shaped(&run, &from);
+
+        ranks_run(&bed, &shape, from.n_ranks, task.last, body, &task);
+    }
+    (void)sl_test_log_take();
+    saved = bed.members[0].result.hash;
+    task.first = HALF;
+    for (i = 0; i < sizeof(to) / sizeof(*to); i++) {
+        const fixture_run_t shape = shaped(&run, &to[i]);
+        const char *log, *told;
+
+        ranks_run(&bed, &shape, to[i].n_ranks, HALF + 1, load_and_step, &task);
+        log = sl_test_log_take();
+        (void)snprintf(want, sizeof(want),
+                       "train.replicas is 2 there and %d here",
+                       to[i].n_replicas);
+        sl_assert_contains(log, "not with the same bits");
+        told = strstr(log, want);
+        assert_non_null(told);
+        assert_null(strstr(told + 1, want));
+        for (r = 0; r < to[i].n_ranks; r++) {
+            assert_true(bed.members[r].result.hash == saved);
+        }
+    }
+    sl_model_destroy(run.model);
+}
+
 static void test_shards_are_those_of_ranks(void **state)
 {
     const shape_t shape = {1, 3, 3, 1, 0};
@@ -303,6 +371,7 @@ int main(void)
         sl_unit_test(test_stages_on_ranks),
         sl_unit_test(test_layers_move_between_saves),
         sl_unit_test(test_replicas_on_ranks),
+        sl_unit_test(test_other_numbers_of_replicas),
         sl_unit_test(test_shards_are_those_of_ranks),
         sl_unit_test(test_one_rank_cannot_write),
     };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers against references in double, learning rates, the norm. */
+/* Optimizers against references in double, learning rates, the norm, the
+ * hash. */
 #include "tests/support/sl_test.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/device_ops.h"
 #include "engine/optimizer.h"
 #include "scheduler/scheduler.h"
 
@@ -435,6 +437,55 @@ static void test_sum_squares_counts_all(void **state)
     free(values);
 }
 
+/* ---- hashes ---- */
+
+static uint64_t hash_of(const void *data, size_t bytes, int n_threads)
+{
+    uint64_t hash = 0;
+    const sl_hash_args_t args = {
+        .data = data, .bytes = bytes, .n_threads = n_threads, .hash_p = &hash};
+
+    run_op(sl_device_kernels(SL_DEVICE_KIND_CPU)->hash, &args, sizeof(args),
+           n_threads);
+    return hash;
+}
+
+/* Any bit and any order counts, the number of threads does not. */
+static void test_hash(void **state)
+{
+    static const size_t places[] = {0, 5, 262143, 262144, 700000, 786436};
+    const size_t n = 786437; /* four parts, the last of 20 bytes */
+    const sl_rng_t rng = sl_rng_at(4, 0, 0, 0, 0);
+    uint32_t *words = calloc(n, sizeof(*words));
+    uint64_t want;
+    size_t i;
+    int t;
+
+    (void)state;
+    assert_non_null(words);
+    for (i = 0; i < n; i++) {
+        words[i] = sl_rng_u32(&rng, i);
+    }
+    want = hash_of(words, n * sizeof(*words), 1);
+    for (t = 2; t <= MAX_THREADS; t++) {
+        assert_true(hash_of(words, n * sizeof(*words), t) == want);
+    }
+    for (i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        words[places[i]] ^= 1u << 31;
+        assert_true(hash_of(words, n * sizeof(*words), 2) != want);
+        words[places[i]] ^= 1u << 31;
+    }
+    /* two parts change places */
+    for (i = 0; i < 262144; i++) {
+        const uint32_t word = words[i];
+
+        words[i] = words[262144 + i];
+        words[262144 + i] = word;
+    }
+    assert_true(hash_of(words, n * sizeof(*words), 2) != want);
+    free(words);
+}
+
 /* ---- learning rates ---- */
 
 static void assert_lr(const sl_optimizer_params_t *params, uint32_t step,
@@ -560,6 +611,7 @@ int main(void)
         sl_unit_test(test_n_moments),
         sl_unit_test(test_sum_squares),
         sl_unit_test(test_sum_squares_counts_all),
+        sl_unit_test(test_hash),
         sl_unit_test(test_learning_rates),
         sl_unit_test(test_refused_params),
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers beside compute: the sums of times, what both ends of an edge say;
- * and ten thousand micro-batches over an edge. */
+/* Transfers beside compute: the sums of times, what both ends of an edge say,
+ * gradients that leave while the backward goes on; and ten thousand
+ * micro-batches over an edge. */
 #include <string.h>
 
 #include "base/rng.h"
@@ -147,6 +148,72 @@ static void both_ends_of_an_edge_say_the_same(void **state)
     sl_model_destroy(run.model);
 }
 
+/* ---- gradients ---- */
+
+/* The end of the step's last backward here. */
+static uint64_t last_backward_ns(const sl_engine_t *engine)
+{
+    const sl_trace_event_t *events;
+    const size_t n = sl_engine_trace(engine, &events);
+    uint64_t end_ns = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        if (events[i].instruction.kind == SL_INSTRUCTION_BACKWARD &&
+            events[i].end_ns > end_ns) {
+            end_ns = events[i].end_ns;
+        }
+    }
+    return end_ns;
+}
+
+/* One step. Ops run in order, so what was sent before a backward was submitted
+ * is on its way before that ends, however slow the machine. */
+static void step_and_look_at_parts(bed_member_t *member)
+{
+    sl_step_report_t report;
+    sl_interval_t interval;
+    uint64_t end_ns, i;
+    int c, n_parts = 0, n_early = 0;
+
+    if (!member_create(member) ||
+        !MEMBER_OK(member, sl_engine_step(member->engine,
+                                          &member->bed->batches[0], &report))) {
+        return;
+    }
+    end_ns = last_backward_ns(member->engine);
+    for (c = 0; c < member->engine->n_channels; c++) {
+        const sl_channel_t *channel = &member->engine->channels[c];
+
+        for (i = 0; channel->kind == SL_CHANNEL_PARTS && channel->is_sender &&
+                    sl_channel_transfer(channel, i, &interval);
+             i++) {
+            n_parts++;
+            n_early += interval.start_ns < end_ns;
+        }
+    }
+    (void)MEMBER_CHECK(member, n_parts >= 4);
+    (void)MEMBER_CHECK(member, n_early >= n_parts / 2);
+}
+
+static void gradients_leave_before_backward_ends(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_devices = 1,
+                         .n_stages = 1,
+                         .n_replicas = 2,
+                         .bucket_bytes = 1};
+
+    (void)state;
+    run.model = fixture_gpt();
+    for (run.zero1 = 0; run.zero1 < 2; run.zero1++) {
+        ranks_run(&bed, &run, 2, 1, step_and_look_at_parts, NULL);
+    }
+    sl_model_destroy(run.model);
+}
+
 /* ---- many micro-batches ---- */
 
 static void ten_thousand_micro_batches_cross_an_edge(void **state)
@@ -180,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         sl_unit_test(sums_are_those_of_every_moment),
         sl_unit_test(both_ends_of_an_edge_say_the_same),
+        sl_unit_test(gradients_leave_before_backward_ends),
         sl_unit_test(ten_thousand_micro_batches_cross_an_edge),
     };
 

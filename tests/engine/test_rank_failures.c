@@ -24,7 +24,7 @@ static void poison(bed_member_t *member, int step)
 
 static void body_not_finite(bed_member_t *member)
 {
-    const int is_skip = member->params.not_finite == SL_NOT_FINITE_SKIP;
+    const sl_not_finite_t kind = member->params.not_finite;
     sl_step_report_t report;
     uint64_t before = 0, after = 0;
     sl_status_t status;
@@ -40,19 +40,25 @@ static void body_not_finite(bed_member_t *member)
     /* the hash is a meeting of all */
     (void)MEMBER_OK(member, sl_engine_state_hash(member->engine, &before));
     status = sl_engine_step(member->engine, &member->bed->batches[1], &report);
-    if (is_skip) {
+    if (kind == SL_NOT_FINITE_SKIP) {
         (void)MEMBER_CHECK(member, status == SL_OK);
         (void)MEMBER_CHECK(member, report.is_skipped && report.n_skipped == 1);
+    } else if (kind == SL_NOT_FINITE_GO_ON) {
+        (void)MEMBER_CHECK(member, status == SL_OK);
+        (void)MEMBER_CHECK(member, !report.is_skipped && isnan(report.loss));
     } else {
         (void)MEMBER_CHECK(member, status == SL_ERR_NUMERIC);
         (void)MEMBER_CHECK(member,
                            strstr(sl_last_error(), "not finite") != NULL);
     }
     (void)MEMBER_OK(member, sl_engine_state_hash(member->engine, &after));
-    (void)MEMBER_CHECK(member, before == after);
+    (void)MEMBER_CHECK(member,
+                       (before == after) == (kind != SL_NOT_FINITE_GO_ON));
     (void)MEMBER_OK(member, sl_engine_step(member->engine,
                                            &member->bed->batches[2], &report));
     (void)MEMBER_CHECK(member, !report.is_skipped);
+    (void)MEMBER_CHECK(member,
+                       isnan(report.loss) == (kind == SL_NOT_FINITE_GO_ON));
     (void)MEMBER_OK(member,
                     sl_engine_state_hash(member->engine, &member->result.hash));
 }
@@ -69,9 +75,9 @@ static void not_finite_on_one_rank(void **state)
 
     (void)state;
     run.model = fixture_resnet();
-    for (i = 0; i < 4; i++) {
-        run.zero1 = i / 2;
-        run.not_finite = (sl_not_finite_t)(i % 2);
+    for (i = 0; i < 6; i++) {
+        run.zero1 = i / 3;
+        run.not_finite = (sl_not_finite_t)(i % 3);
         n_ranks = i % 2 == 0 ? 2 : 4;
         ranks_run(&bed, &run, n_ranks, 3, body_not_finite, NULL);
         (void)sl_test_log_take();
@@ -82,6 +88,96 @@ static void not_finite_on_one_rank(void **state)
     }
     sl_model_destroy(run.model);
 }
+
+/* ---- drift ---- */
+
+/* Another bit in a parameter of the cell here, or the old one again. */
+static void flip(bed_member_t *member)
+{
+    sl_stage_t *stage = &member->engine->stages[0];
+    uint32_t *at = sl_storage_ptr(&stage->params[stage->n_params - 1].value);
+    uint32_t bits = 0;
+
+    (void)MEMBER_OK(
+        member, sl_device_copy_wait(stage->device, &bits, at, sizeof(bits)));
+    bits ^= 1;
+    (void)MEMBER_OK(
+        member, sl_device_copy_wait(stage->device, at, &bits, sizeof(bits)));
+}
+
+/* Replica 1 has another bit: no rank takes the step, in the one sum of a step,
+ * and all take it when the bit is back. */
+static void body_drift(bed_member_t *member)
+{
+    const rank_bed_t *bed = member->bed;
+    sl_step_report_t report;
+    uint64_t before;
+    int i;
+
+    if (!member_create(member) || !member_step(member, 0)) {
+        return;
+    }
+    for (i = 1; i < bed->n_batches; i++) {
+        if (member->rank == 2) {
+            flip(member);
+        }
+        (void)MEMBER_CHECK(member,
+                           sl_engine_step(member->engine, &bed->batches[i],
+                                          &report) == SL_ERR_CORRUPT);
+        (void)MEMBER_CHECK(member,
+                           strstr(sl_last_error(), "replica 1") != NULL);
+        (void)MEMBER_CHECK(member,
+                           sl_engine_n_steps(member->engine) == (uint32_t)i);
+        if (member->rank == 2) {
+            flip(member);
+        }
+        before = sl_world_n_waits(member->world);
+        (void)member_step(member, i);
+        (void)MEMBER_CHECK(member,
+                           sl_world_n_waits(member->world) == before + 1);
+    }
+    (void)MEMBER_OK(member, sl_engine_evaluate(member->engine, &bed->batches[0],
+                                               &member->sums));
+    (void)MEMBER_OK(member,
+                    sl_engine_state_hash(member->engine, &member->result.hash));
+}
+
+static void drift_of_one_rank(void **state)
+{
+    static rank_bed_t bed;
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_devices = 1,
+                         .n_stages = 2,
+                         .n_steps = 3,
+                         .n_replicas = 2};
+    const char *log, *told;
+    int r;
+
+    (void)state;
+    run.model = fixture_gpt();
+    for (run.zero1 = 0; run.zero1 < 2; run.zero1++) {
+        fixture_run_t alone = run;
+        fixture_result_t want;
+
+        alone.n_stages = 1;
+        want = fixture_train(&alone);
+        ranks_run(&bed, &run, 4, run.n_steps, body_drift, NULL);
+        log = sl_test_log_take();
+        /* told once a step, by rank 0 */
+        told = strstr(log, "not what replica 0 is");
+        assert_non_null(told);
+        told = strstr(told + 1, "not what replica 0 is");
+        assert_non_null(told);
+        assert_null(strstr(told + 1, "not what replica 0 is"));
+        for (r = 0; r < 4; r++) {
+            member_assert_same(&bed.members[r], &want);
+        }
+    }
+    sl_model_destroy(run.model);
+}
+
+/* ---- memory ---- */
 
 enum {
     MAX_HOGS = 4096
@@ -461,6 +557,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(not_finite_on_one_rank),
+        sl_unit_test(drift_of_one_rank),
         sl_unit_test(out_of_memory_on_one_rank),
         sl_unit_test(a_wrong_batch_on_one_rank),
         sl_unit_test(what_does_not_fit_together_is_refused),

@@ -90,6 +90,64 @@ static void unet_is_one_process(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Stages go to and fro between two ranks, so that the one before and the one
+ * after are on the same rank: 0, 1, 0, 1. */
+static void body_to_and_fro(bed_member_t *member)
+{
+    sl_grid_t *grid = NULL;
+    sl_grid_slot_t slot;
+
+    if (!MEMBER_OK(member,
+                   sl_grid_create(member->world, member->devices, &grid))) {
+        return;
+    }
+    slot = grid->slots[1];
+    grid->slots[1] = grid->slots[2];
+    grid->slots[2] = slot;
+    (void)MEMBER_CHECK(member, grid->slots[0].rank == grid->slots[2].rank);
+    (void)MEMBER_CHECK(member, grid->slots[1].rank == grid->slots[3].rank);
+    member->params.grid = grid;
+    member_train(member);
+    sl_engine_destroy(member->engine);
+    member->engine = NULL;
+    sl_grid_destroy(grid);
+}
+
+static void check_to_and_fro(fixture_run_t run)
+{
+    static const int shapes[][2] = {{1, 3}, {1, 4}, {2, 2}};
+    static rank_bed_t bed;
+    fixture_result_t want;
+    size_t i;
+    int r;
+
+    for (i = 0; i < 2 * sizeof(shapes) / sizeof(*shapes); i++) {
+        run.n_replicas = shapes[i / 2][0];
+        run.schedule = (sl_schedule_kind_t)(i % 2);
+        run.n_stages = run.n_devices = 1;
+        want = fixture_train(&run);
+        run.n_stages = shapes[i / 2][1];
+        run.n_devices = 2;
+        ranks_run(&bed, &run, 2, run.n_steps, body_to_and_fro, NULL);
+        for (r = 0; r < 2; r++) {
+            member_assert_same(&bed.members[r], &want);
+        }
+    }
+}
+
+static void stages_go_to_and_fro_between_ranks(void **state)
+{
+    fixture_run_t run = {.rows = 12, .n_micro = 3, .n_steps = 2};
+
+    (void)state;
+    run.model = fixture_gpt();
+    check_to_and_fro(run);
+    sl_model_destroy(run.model);
+    run.model = fixture_unet();
+    check_to_and_fro(run);
+    sl_model_destroy(run.model);
+}
+
 /* One micro-batch, fewer than stages, as many, many more; and batches that
  * leave replicas idle. */
 static void micro_batch_counts_around_the_stages(void **state)
@@ -217,6 +275,11 @@ static void a_step_is_one_sum_with_what_is_given_to_it(void **state)
 
     (void)state;
     run.model = fixture_gpt();
+    ranks_run(&bed, &run, 3, 1, body_sums, NULL);
+    (void)sl_test_log_take();
+    /* replicas are compared in that sum too */
+    run.n_stages = 1;
+    run.n_replicas = 3;
     ranks_run(&bed, &run, 3, 1, body_sums, NULL);
     (void)sl_test_log_take();
     sl_model_destroy(run.model);
@@ -413,18 +476,72 @@ static void edges_are_counted(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Values with and without a gradient on one boundary: each has an edge, and
+ * only the first kind one back. */
+static void body_plain_path(bed_member_t *member)
+{
+    sl_edge_t edge;
+    int i, n_plain = 0, n_back = 0;
+
+    if (!member_create(member) || !member_step(member, 0) ||
+        !member_step(member, 1)) {
+        return;
+    }
+    for (i = 0; sl_engine_edge(member->engine, i, &edge); i++) {
+        const int is_back = strcmp(edge.kind, "backward") == 0;
+
+        n_plain += edge.layer == 0;
+        n_back += is_back;
+        (void)MEMBER_CHECK(member, !is_back || edge.layer != 0);
+        (void)MEMBER_CHECK(member, edge.n_messages == 2 * 2);
+    }
+    /* the middle rank has both ends of every kind */
+    (void)MEMBER_CHECK(member, n_plain == (member->rank == 1 ? 2 : 1));
+    (void)MEMBER_CHECK(member, n_back == (member->rank == 1 ? 2 : 1));
+    (void)MEMBER_OK(member,
+                    sl_engine_state_hash(member->engine, &member->result.hash));
+}
+
+static void a_value_without_gradient_crosses_beside_others(void **state)
+{
+    static const int cuts[] = {0, 2, 4, 7};
+    static rank_bed_t bed;
+    fixture_run_t run = {
+        .rows = 8, .n_micro = 2, .n_devices = 1, .n_stages = 1, .n_steps = 2};
+    fixture_result_t want;
+    int r, i;
+
+    (void)state;
+    run.model = fixture_plain_path();
+    assert_int_equal(run.model->n_layers, cuts[3]);
+    want = fixture_train(&run);
+    run.n_stages = 3;
+    run.cuts = cuts;
+    for (i = 0; i < 4; i++) {
+        run.schedule = (sl_schedule_kind_t)(i % 2);
+        run.recompute = (sl_recompute_t)(i / 2);
+        ranks_run(&bed, &run, 3, 2, body_plain_path, NULL);
+        for (r = 0; r < 3; r++) {
+            member_assert_same(&bed.members[r], &want);
+        }
+    }
+    sl_model_destroy(run.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(gpt_is_one_process),
         sl_unit_test(resnet_is_one_process),
         sl_unit_test(unet_is_one_process),
+        sl_unit_test(stages_go_to_and_fro_between_ranks),
         sl_unit_test(micro_batch_counts_around_the_stages),
         sl_unit_test(signals_reach_all_ranks),
         sl_unit_test(a_step_is_one_sum_with_what_is_given_to_it),
         sl_unit_test(state_goes_in_and_out_on_all_ranks),
         sl_unit_test(the_memory_plan_is_of_all_ranks),
         sl_unit_test(edges_are_counted),
+        sl_unit_test(a_value_without_gradient_crosses_beside_others),
     };
 
     return cmocka_run_group_tests_name("engine.ranks", tests, NULL, NULL);

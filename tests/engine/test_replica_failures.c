@@ -2,6 +2,7 @@
 /* Data parallel training in one process: what hits one replica, and what is
  * refused. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine_internal.h"
@@ -138,30 +139,112 @@ static void out_of_memory_on_one_cell(void **state)
 
 /* ---- drift ---- */
 
-static void a_replica_that_drifts_is_found(void **state)
+/* Another bit in float 3 of a storage, or the old one again. */
+static void flip(sl_stage_t *stage, const sl_storage_t *storage)
 {
-    fixture_run_t run = two_by_two(fixture_mlp(), 8);
-    sl_device_set_t *devices;
-    sl_engine_t *engine;
-    sl_step_report_t report;
-    sl_stage_param_t *param;
-    sl_stage_t *stage;
     uint32_t bits = 0;
-    char *at;
+    char *at = (char *)sl_storage_ptr(storage) + 3 * sizeof(bits);
 
-    (void)state;
-    fixture_engine(&run, &devices, &engine);
-    (void)fixture_step(&run, engine, 0);
-    param = sl_engine_find_param(engine, 1, 1, 0, &stage);
-    at = (char *)sl_storage_ptr(&param->value) + 3 * sizeof(bits);
     sl_assert_ok(sl_device_copy_wait(stage->device, &bits, at, sizeof(bits)));
     bits ^= 1;
     sl_assert_ok(sl_device_copy_wait(stage->device, at, &bits, sizeof(bits)));
-    sl_assert_status(fixture_try_step(&run, engine, 0, &report),
-                     SL_ERR_CORRUPT);
+}
+
+/* A step in which the replicas are compared finds the bit, changes nothing,
+ * and can be taken when the bit is back. */
+static void check_found(sl_engine_t *engine, const sl_batch_t *batch,
+                        sl_stage_t *stage, const sl_storage_t *storage)
+{
+    sl_step_report_t report;
+    char where[32];
+
+    flip(stage, storage);
+    sl_assert_status(sl_engine_step(engine, batch, &report), SL_ERR_CORRUPT);
     sl_assert_contains(sl_last_error(), "replica 1");
-    sl_engine_destroy(engine);
-    sl_device_set_destroy(devices);
+    (void)snprintf(where, sizeof(where), "stage %d, ", stage->index);
+    sl_assert_contains(sl_last_error(), where);
+    flip(stage, storage);
+    sl_assert_ok(sl_engine_step(engine, batch, &report));
+    assert_true(report.compare_us > 0.0);
+}
+
+static void a_replica_that_drifts_is_found(void **state)
+{
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_devices = 4,
+                         .n_stages = 2,
+                         .n_replicas = 2};
+    int l, p, n_values = 0;
+
+    (void)state;
+    run.model = fixture_resnet();
+    for (run.zero1 = 0; run.zero1 < 2; run.zero1++) {
+        const sl_batch_t batch = fixture_batch(run.model, run.rows, 0, 0);
+        sl_device_set_t *devices;
+        sl_engine_t *engine;
+        sl_step_report_t report;
+
+        fixture_engine(&run, &devices, &engine);
+        sl_assert_ok(sl_engine_step(engine, &batch, &report));
+        for (l = 0; l < run.model->n_layers; l++) {
+            for (p = 0; p < run.model->layers[l]->n_params; p++) {
+                sl_stage_t *stage;
+                const sl_stage_param_t *param =
+                    sl_engine_find_param(engine, 1, l, p, &stage);
+
+                if (param->desc->kind == SL_PARAM_ACCUMULATOR) {
+                    continue;
+                }
+                check_found(engine, &batch, stage, &param->value);
+                n_values++;
+                if (param->moments[0].block != NULL) {
+                    check_found(engine, &batch, stage, &param->moments[0]);
+                    n_values++;
+                }
+            }
+        }
+        sl_engine_destroy(engine);
+        sl_device_set_destroy(devices);
+    }
+    assert_true(n_values > 40); /* moments once, statistics and values twice */
+    sl_model_destroy(run.model);
+}
+
+static void replicas_are_compared_as_often_as_asked(void **state)
+{
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_devices = 2,
+                         .n_stages = 1,
+                         .n_replicas = 2};
+    const int every[] = {0, 1, 3};
+    sl_engine_params_t params;
+    size_t i;
+    int step;
+
+    (void)state;
+    sl_engine_params_default(&params);
+    assert_int_equal(params.check_replicas, 100);
+    run.model = fixture_mlp();
+    for (i = 0; i < sizeof(every) / sizeof(*every); i++) {
+        const sl_batch_t batch = fixture_batch(run.model, run.rows, 0, 0);
+        sl_device_set_t *devices;
+        sl_engine_t *engine;
+        sl_step_report_t report;
+
+        fixture_params(&run, &devices, &params);
+        params.check_replicas = every[i];
+        sl_assert_ok(sl_engine_create(&params, &engine));
+        for (step = 0; step < 7; step++) {
+            const int is_due = every[i] > 0 && step > 0 && step % every[i] == 0;
+
+            sl_assert_ok(sl_engine_step(engine, &batch, &report));
+            assert_int_equal(report.compare_us > 0.0, is_due);
+        }
+        sl_engine_destroy(engine);
+        sl_device_set_destroy(devices);
+    }
     sl_model_destroy(run.model);
 }
 
@@ -202,6 +285,7 @@ int main(void)
         sl_unit_test(not_finite_goes_on_when_asked),
         sl_unit_test(out_of_memory_on_one_cell),
         sl_unit_test(a_replica_that_drifts_is_found),
+        sl_unit_test(replicas_are_compared_as_often_as_asked),
         sl_unit_test(wrong_counts_are_refused),
     };
 

@@ -342,12 +342,15 @@ static void test_loss_scale(void **state)
     sl_assert_ok(sl_metrics_open(path, 0, &metrics));
     sl_metrics_write(metrics, &record);
     record.loss_scale = 0.0;
+    record.compare_ms = 0.5;
     sl_metrics_write(metrics, &record);
     sl_assert_ok(sl_metrics_close(metrics));
     text = content_of(path);
     sl_assert_contains(text, "\"loss_scale\":32768.0,\"skipped_steps\":1}");
     assert_int_equal(count_of(text, "loss_scale"), 1);
-    assert_int_equal(count_of(text, "\"skipped_steps\":1}"), 2);
+    assert_int_equal(count_of(text, "\"skipped_steps\":1"), 2);
+    sl_assert_contains(text, "\"skipped_steps\":1,\"compare_ms\":0.5}");
+    assert_int_equal(count_of(text, "compare_ms"), 1);
     free(text);
     sl_progress_params_default(&params);
     params.style = SL_PROGRESS_PLAIN;

@@ -21,6 +21,7 @@ sl_test(engine moving_ranks LINK rank_bed TIMEOUT 600)
 sl_test(engine moving_replicas LINK rank_bed TIMEOUT 600)
 sl_test(engine fit_ranks LINK rank_bed TIMEOUT 600)
 sl_test(engine overlap LINK rank_bed TIMEOUT 600)
+sl_test(engine huge LINK rank_bed TIMEOUT 900)
 sl_test(engine missed LINK rank_bed TIMEOUT 300)
 target_link_options(test_engine_missed PRIVATE -Wl,--wrap=sl_world_sum)
 sl_test(engine memory_plan LINK engine_fixture TIMEOUT 300)
@@ -47,10 +48,10 @@ target_link_libraries(world_bed PUBLIC sl_engine
 sl_test(engine world LINK world_bed TIMEOUT 600)
 
 # Ranks that are processes. Open MPI is not instrumented for races.
-add_executable(world_ranks engine/world_ranks.c)
+add_executable(world_ranks engine/world_ranks.c engine/mpi_log.c)
 set_target_properties(world_ranks PROPERTIES C_EXTENSIONS OFF
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-target_link_libraries(world_ranks PRIVATE world_bed
+target_link_libraries(world_ranks PRIVATE world_bed MPI::MPI_C
     $<BUILD_INTERFACE:sl_warnings>)
 function(world_test link ranks mode)
     set(name engine.world_${link}_${mode}_${ranks})
@@ -72,6 +73,9 @@ foreach(link mpi tcp)
     foreach(ranks 2 3 4)
         world_test(${link} ${ranks} all)
     endforeach()
+    if(link STREQUAL tcp)
+        world_test(${link} 4 hosts)
+    endif()
     world_test(${link} 3 kill 1)
     world_test(${link} 3 orphan 1)
     world_test(${link} 3 orphan 0)

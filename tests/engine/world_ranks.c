@@ -6,7 +6,8 @@
  *   world_ranks kill|stop R    rank R dies or hangs in the middle of traffic
  *   world_ranks fail R         rank R has an error
  *   world_ranks huge           a message of more than 2 GiB
- *   world_ranks hosts          print where each rank is */
+ *   world_ranks hosts          print where each rank is, and rank 0 where the
+ *                              stages would be */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "engine/grid.h"
 #include "engine/world/world_internal.h"
 #include "tests/engine/world_bed.h"
 
@@ -103,6 +105,27 @@ static int run_until_failure(sl_world_t *world, const char *mode, int is_victim)
     return EXIT_FAILURE;
 }
 
+/* Of one replica with a stage a rank. */
+static void print_grid(sl_world_t *world)
+{
+    sl_device_params_t params;
+    sl_device_set_t *devices = NULL;
+    sl_grid_t *grid = NULL;
+    char text[512];
+
+    sl_device_params_default(&params);
+    params.spec = "cpu:1";
+    params.n_threads = 1;
+    if (BED_CHECK(sl_device_set_create(&params, &devices) == SL_OK) &&
+        BED_CHECK(sl_grid_create(world, devices, &grid) == SL_OK) &&
+        sl_world_rank(world) == 0) {
+        (void)sl_grid_format(grid, 1, sl_world_size(world), text, sizeof(text));
+        (void)printf("%s", text);
+    }
+    sl_grid_destroy(grid);
+    sl_device_set_destroy(devices);
+}
+
 static void print_host(sl_world_t *world)
 {
     int n = 0;
@@ -141,6 +164,8 @@ int main(int argc, char **argv)
         code = bed_n_faults() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
     } else if (strcmp(mode, "hosts") == 0) {
         print_host(world);
+        print_grid(world);
+        code = bed_n_faults() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
     } else {
         code = run_until_failure(world, mode, sl_world_rank(world) == victim);
     }
