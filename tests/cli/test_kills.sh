@@ -211,6 +211,8 @@ if [ -z "${SLUICE_NO_MPI:-}" ] && command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_btl=self,vader,tcp
     export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    # mpirun ends the other ranks at once, as it does after a second
+    export OMPI_MCA_odls_base_sigkill_timeout=0
     n_writing=0
     n_rounds=0
     n_before=$n_killed
