@@ -70,6 +70,10 @@ static sl_status_t open_devices(sl_job_t *job)
     params.host_bytes = job->config.host_memory_bytes;
     params.is_exportable = job->config.transport == SL_TRANSPORT_CUDA_AWARE &&
                            sl_world_size(job->world) > 1;
+    SL_TRY(status,
+           sl_ranks_check_gpus(job->world, params.spec,
+                               job->config.device_spec != NULL),
+           out);
     SL_TRY(status, sl_ranks_share_host(job->world, &params), out);
     SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
     SL_TRY(status, sl_ranks_check_run(job->world, job->dataset, job->devices),
@@ -365,10 +369,21 @@ static void keep_status(void *ctx, sl_status_t status, const char *detail)
     *(sl_status_t *)ctx = status;
 }
 
+/* Rank 0 has told why a device of its own failed, but not where it is. */
+static void tell_device_host(const sl_job_t *job)
+{
+    if (sl_job_is_first(job) &&
+        strstr(sl_last_error(), SL_WORLD_DEVICE_FAILURE) == NULL) {
+        sl_error("rank 0 on host %s " SL_WORLD_DEVICE_FAILURE "see above",
+                 sl_world_host(job->world, 0));
+    }
+}
+
 int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p)
 {
     sl_world_t *world = job->world;
     sl_status_t cause = SL_OK;
+    int code;
 
     if (*status_p >= 0 || world == NULL) {
         return 0;
@@ -381,8 +396,12 @@ int sl_job_tell_failure(const sl_job_t *job, sl_status_t *status_p)
     sl_world_abort(world, *status_p, sl_last_error());
     /* before this rank leaves: then the others end, and their launcher may end
      * this one */
-    return sl_job_is_first(job) ? sl_exit_status(*status_p)
+    code = sl_job_is_first(job) ? sl_exit_status(*status_p)
                                 : sl_exit_code(*status_p);
+    if (*status_p == SL_ERR_DEVICE && cause == SL_OK) {
+        tell_device_host(job);
+    }
+    return code;
 }
 
 void sl_job_close(sl_job_t *job)

@@ -213,8 +213,8 @@ static void drop_unreachable(sl_launch_t *launch)
     }
 }
 
-/* One loss can be chance; a host where processes are lost twice is dropped,
- * while the others are enough. */
+/* One loss can be chance; a host where processes or devices are lost twice is
+ * dropped, while the others are enough. */
 static void blame(sl_launch_t *launch, int i)
 {
     sl_launch_host_t *host;
@@ -223,12 +223,12 @@ static void blame(sl_launch_t *launch, int i)
         return;
     }
     host = &launch->hosts.hosts[i];
-    host->n_kills++;
-    if (host->n_kills >= 2 &&
+    host->n_losses++;
+    if (host->n_losses >= 2 &&
         sl_launch_hosts_slots(&launch->hosts) - host->n_slots >=
             launch->min_ranks) {
         host->is_dropped = 1;
-        sl_launch_say("host %s lost processes twice: it is dropped",
+        sl_launch_say("host %s lost a process or a device twice: it is dropped",
                       host->name);
     }
 }

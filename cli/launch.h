@@ -29,7 +29,8 @@ enum {
 typedef struct sl_launch_host {
     char name[SL_LAUNCH_NAME_BYTES];
     int n_slots;
-    int n_kills;    /**< runs that a process killed on it ended */
+    int n_losses;   /**< runs that ended because a process on it was killed,
+                         or a device of it was gone */
     int is_dropped; /**< not used any more */
 } sl_launch_host_t;
 
@@ -67,7 +68,7 @@ typedef struct sl_launch_run {
 
 typedef struct sl_launch_end {
     int status;       /**< exit status; 128 + the signal that ended it */
-    int host;         /**< a process on it was lost; -1 = unknown */
+    int host;         /**< a process or device of it was lost; -1 = unknown */
     char reason[256]; /**< the line that said so; or empty */
     char written[SL_LAUNCH_MARK_BYTES]; /**< last checkpoint that the run has
                                              told of; or empty */
@@ -84,7 +85,8 @@ SL_NODISCARD sl_status_t sl_launch_run(const sl_launch_run_t *run,
 void sl_launch_pause(uint64_t ns);
 /** Run quietly for at most `ns`. @return its exit status; -1 = too long */
 int sl_launch_probe(char *const *argv, uint64_t ns);
-/** The rank's host that a line of stderr reports as lost; else 0. */
+/** The host of the rank that a line of stderr reports as lost, or as one whose
+ *  device is; else 0. */
 int sl_launch_find_lost(const char *line, char name[SL_LAUNCH_NAME_BYTES]);
 
 /* ---- the job ---- */

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/launch.h"
+#include "engine/world.h"
 
 enum {
     LINE_BYTES = 1024,
@@ -117,10 +118,12 @@ int sl_launch_find_lost(const char *line, char name[SL_LAUNCH_NAME_BYTES])
     if (strstr(line, " Remote daemon: ") != NULL) {
         return word_after(line, " on node ", " ", name);
     }
-    /* a rank: "sluice: error: rank 1 on host b has not answered for 30 s" */
+    /* a rank: "sluice: error: rank 1 on host b has not answered for 30 s", or
+     * that its GPU is gone */
     if (strstr(line, "sluice: error: ") != NULL &&
         (strstr(line, " is gone") != NULL ||
-         strstr(line, " has not answered") != NULL)) {
+         strstr(line, " has not answered") != NULL ||
+         strstr(line, " " SL_WORLD_DEVICE_FAILURE) != NULL)) {
         return word_after(line, " on host ", " ", name);
     }
     return 0;

@@ -121,6 +121,12 @@ static const struct {
      "For each of these numbers of devices the best grid: one batch for all, "
      "then equal samples a device",
      SL_OPTIONS_SIMULATE},
+    {"rank", "N", "Number of this process, from 0, when there is no launcher",
+     SL_OPTIONS_PLACE},
+    {"world", "N", "How many processes there are then", SL_OPTIONS_PLACE},
+    {"master", "HOST:PORT",
+     "Where process 0 listens then, and the others look for it",
+     SL_OPTIONS_PLACE},
     {"edges", "FILE",
      "At the end, what each edge to another rank has carried, a line of JSON "
      "each; rank r writes FILE.r",
@@ -130,6 +136,47 @@ static const struct {
 enum {
     N_OTHER = sizeof(other_options) / sizeof(*other_options)
 };
+
+/* Options that are another word for a variable of the environment. */
+static const struct {
+    const char *name, *variable;
+} places[] = {{"rank", "SLUICE_RANK"},
+              {"world", "SLUICE_WORLD"},
+              {"master", "SLUICE_MASTER"}};
+
+static const char *variable_of(const char *name, size_t n_name)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        if (strlen(places[i].name) == n_name &&
+            memcmp(places[i].name, name, n_name) == 0) {
+            return places[i].variable;
+        }
+    }
+    return NULL;
+}
+
+/* Before anything is parsed: whether there are other processes decides who
+ * tells what is wrong with the command line. */
+static void take_place(int argc, char **argv)
+{
+    int i;
+
+    for (i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const size_t n = strcspn(argv[i], "=");
+        const char *variable = NULL;
+
+        if (strncmp(argv[i], "--", 2) == 0 && n > 2) {
+            variable = variable_of(argv[i] + 2, n - 2);
+        }
+        if (variable != NULL && argv[i][n] == '=') {
+            (void)setenv(variable, argv[i] + n + 1, 1);
+        } else if (variable != NULL && i + 1 < argc) {
+            (void)setenv(variable, argv[++i], 1);
+        }
+    }
+}
 
 static error_t add_override(struct argp_state *state, sl_options_t *options,
                             const char *path, const char *value)
@@ -176,6 +223,9 @@ static error_t parse_other(struct argp_state *state, sl_options_t *options,
         options->scale = arg;
     } else if (strcmp(name, "edges") == 0) {
         options->edges = arg;
+    } else if (variable_of(name, strlen(name)) != NULL) {
+        /* abbreviated, it has not been taken before */
+        (void)setenv(variable_of(name, strlen(name)), arg, 1);
     } else if (sl_parse_int("--repeats", arg, 2, 100000, &options->repeats) <
                0) {
         exit(2); /* it has been told */
@@ -312,6 +362,9 @@ sl_status_t sl_options_parse(const char *name, const char *brief, unsigned sets,
     (void)snprintf(command, sizeof(command), "sluice %s", name);
     argv[0] = command;
     argp_err_exit_status = 2;
+    if ((sets & SL_OPTIONS_PLACE) != 0) {
+        take_place(argc, argv);
+    }
     sl_launched_try(parse, &own);
     if (parse(&own) != 0) {
         status = SL_ERR_INVALID_ARG;

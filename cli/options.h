@@ -39,7 +39,9 @@ typedef enum sl_option_set {
                                 memory-trace, quiet */
     SL_OPTIONS_REPEATS = 2,
     SL_OPTIONS_JSON = 4,
-    SL_OPTIONS_SIMULATE = 8 /**< cluster, scale, timeline */
+    SL_OPTIONS_SIMULATE = 8, /**< cluster, scale, timeline */
+    SL_OPTIONS_PLACE = 16 /**< rank, world, master: they go to the environment
+                               for sl_world_join */
 } sl_option_set_t;
 
 /**

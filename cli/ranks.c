@@ -23,8 +23,9 @@ typedef struct sl_verdict {
     char text[VERDICT_BYTES]; /* empty: nothing is wrong */
 } sl_verdict_t;
 
-/* The first objection of any rank is the failure of all. */
-static sl_status_t agree(sl_world_t *world, const sl_verdict_t *mine)
+/* The first objection of any rank is the failure of all, with `code`. */
+static sl_status_t agree(sl_world_t *world, sl_status_t code,
+                         const sl_verdict_t *mine)
 {
     const int n = sl_world_size(world);
     sl_verdict_t *all = calloc((size_t)n, sizeof(*all));
@@ -41,10 +42,10 @@ static sl_status_t agree(sl_world_t *world, const sl_verdict_t *mine)
         goto out;
     }
     if (sl_world_rank(world) == 0) {
-        SL_FAIL(status, SL_ERR_CONFIG, out, "rank %d on host %s %s", i,
+        SL_FAIL(status, code, out, "rank %d on host %s %s", i,
                 sl_world_host(world, i), all[i].text);
     }
-    SL_REFUSE(status, SL_ERR_CONFIG, out, "rank %d on host %s %s", i,
+    SL_REFUSE(status, code, out, "rank %d on host %s %s", i,
               sl_world_host(world, i), all[i].text);
 out:
     free(all);
@@ -228,13 +229,13 @@ sl_status_t sl_ranks_check_config(sl_world_t *world, const char *version,
                        "all hosts",
                        own, first);
     }
-    SL_TRY(status, agree(world, &verdict), out);
+    SL_TRY(status, agree(world, SL_ERR_CONFIG, &verdict), out);
     mine = config_text(config);
     if (mine == NULL) {
         SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for a config");
     }
     SL_TRY(status, compare_config(world, mine, &verdict), out);
-    status = agree(world, &verdict);
+    status = agree(world, SL_ERR_CONFIG, &verdict);
 out:
     free(mine);
     return status;
@@ -282,6 +283,44 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
             params->n_gpu_ranks++;
         }
     }
+out:
+    free(all);
+    return status;
+}
+
+/* ---- GPUs ---- */
+
+sl_status_t sl_ranks_check_gpus(sl_world_t *world, const char *spec,
+                                int is_chosen)
+{
+    const int n = sl_world_size(world);
+    const int has_gpus = strncmp(spec, "cuda", 4) == 0;
+    int *all = NULL;
+    int n_with = 0;
+    sl_verdict_t verdict = {""};
+    sl_status_t status;
+    int i;
+
+    if (n == 1) {
+        return SL_OK;
+    }
+    all = calloc((size_t)n, sizeof(*all));
+    if (all == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
+    }
+    SL_TRY(status, sl_world_gather(world, &has_gpus, sizeof(has_gpus), all),
+           out);
+    for (i = 0; i < n; i++) {
+        n_with += all[i];
+    }
+    if (n_with > 0 && !has_gpus && !is_chosen) {
+        (void)snprintf(verdict.text, sizeof(verdict.text),
+                       SL_WORLD_DEVICE_FAILURE
+                       "no GPU is found, and %d of %d ranks %s; --devices "
+                       "cpu:1 there says that none is wanted",
+                       n_with, n, n_with == 1 ? "has one" : "have one");
+    }
+    status = agree(world, SL_ERR_DEVICE, &verdict);
 out:
     free(all);
     return status;
@@ -395,7 +434,7 @@ sl_status_t sl_ranks_check_run(sl_world_t *world, const sl_dataset_t *dataset,
     first = mine;
     SL_TRY(status, sl_world_broadcast(world, 0, &first, sizeof(first)), out);
     compare_facts(&mine, &first, &verdict);
-    status = agree(world, &verdict);
+    status = agree(world, SL_ERR_CONFIG, &verdict);
 out:
     return status;
 }

@@ -21,6 +21,12 @@ SL_NODISCARD sl_status_t sl_ranks_check_config(sl_world_t *world,
                                                const char *version,
                                                const sl_config_t *config);
 
+/** No rank finds itself without a GPU, with `spec` by default, when others
+ *  have some: its host has lost it. One whose devices were chosen may.
+ *  @return SL_OK, SL_ERR_DEVICE (names the rank and its host) */
+SL_NODISCARD sl_status_t sl_ranks_check_gpus(sl_world_t *world,
+                                             const char *spec, int is_chosen);
+
 /** Which part of the host's cores and memory is this rank's. Ranks that the
  *  launcher bound to cores of their own keep them. */
 SL_NODISCARD sl_status_t sl_ranks_share_host(sl_world_t *world,

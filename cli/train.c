@@ -329,7 +329,8 @@ int sl_command_train(int argc, char **argv)
                             "Train a model as CONFIG says. The last line is "
                             "the final loss and a hash of all parameters, "
                             "moments and statistics.",
-                            SL_OPTIONS_OUTPUT, argc, argv, &options),
+                            SL_OPTIONS_OUTPUT | SL_OPTIONS_PLACE, argc, argv,
+                            &options),
            out);
     SL_TRY(status,
            sl_job_open(options.config, (const char *const *)options.overrides,

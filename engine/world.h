@@ -218,6 +218,10 @@ SL_API sl_world_watcher_t sl_world_watcher(sl_world_t *world);
  */
 SL_API void sl_world_settle(sl_world_t *world);
 
+/** How others are told of SL_ERR_DEVICE, after "rank 1 on host b ": by it a
+ *  launcher knows which host to do without. */
+#define SL_WORLD_DEVICE_FAILURE "has a device failure: "
+
 /** Tell all others that this rank's job has failed. Never waits. Once per job;
  *  later calls are dropped. */
 SL_API void sl_world_abort(sl_world_t *world, sl_status_t status,

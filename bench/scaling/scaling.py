@@ -229,20 +229,33 @@ def print_overlap(runs):
               "receiving one", flush=True)
 
 
+def place(cell):
+    return f"{cell[0]}.{cell[1]}"
+
+
+def part(edge, side):
+    return f"{100 * edge[side]:.0f} %" if "timed" in edge else "-"
+
+
 def print_edges(runs):
-    """Of the latest run; the latency is from queued to left."""
-    for edge in runs[-1]["edges"]:
-        if edge["is_sender"] and edge["messages"] > 0:
-            under = ""
-            if "timed" in edge:
-                under = (f", {100 * edge['under_sender']:.0f} and "
-                         f"{100 * edge['under_receiver']:.0f} % under compute "
-                         "there")
-            print(f"    {edge['kind']:<12} replica, stage {edge['from']} to "
-                  f"{edge['to']}: {edge['messages']} messages, "
-                  f"{edge['bytes'] / 2**20:.1f} MiB, mean latency "
-                  f"{edge['mean_latency_us']:.1f} us, "
-                  f"{edge['stalls']} waited for a slot{under}", flush=True)
+    """Of the latest run, an edge a line: between which stages (replica.stage),
+    what it has carried, how long a message took from queued to left, how
+    many waited for a slot, and which part of the timed transfers lay under
+    compute of either side."""
+    edges = [edge for edge in runs[-1]["edges"]
+             if edge["is_sender"] and edge["messages"] > 0]
+    if not edges:
+        return
+    print(f"    {'edge':<12} {'from':>5} {'to':>5} {'messages':>9} "
+          f"{'MiB':>9} {'latency us':>10} {'waited':>7} {'sender':>7} "
+          f"{'receiver':>8}")
+    for edge in edges:
+        print(f"    {edge['kind']:<12} {place(edge['from']):>5} "
+              f"{place(edge['to']):>5} {edge['messages']:>9} "
+              f"{edge['bytes'] / 2**20:>9.2f} "
+              f"{edge['mean_latency_us']:>10.1f} {edge['stalls']:>7} "
+              f"{part(edge, 'under_sender'):>7} "
+              f"{part(edge, 'under_receiver'):>8}", flush=True)
 
 
 def run_case(name, arguments):

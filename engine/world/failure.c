@@ -50,6 +50,25 @@ static void record(sl_world_t *world, sl_status_t status, const char *detail)
     (void)pthread_mutex_unlock(&world->lock);
 }
 
+/* What the others hear: who it is, unless the detail says that. */
+static void tell_who(const sl_world_t *world, const char *detail,
+                     sl_notice_t *abort)
+{
+    const char *host = world->link->hosts[world->rank];
+    char *text = abort->detail;
+    const size_t n = sizeof(abort->detail);
+
+    if (strstr(detail, SL_WORLD_DEVICE_FAILURE) != NULL) {
+        copy_text(text, n, detail);
+    } else if (abort->status == SL_ERR_DEVICE) {
+        (void)snprintf(text, n,
+                       "rank %d on host %s " SL_WORLD_DEVICE_FAILURE "%s",
+                       world->rank, host, detail);
+    } else {
+        (void)snprintf(text, n, "rank %d (%s): %s", world->rank, host, detail);
+    }
+}
+
 static int has_receiver_from(const sl_world_t *world, int peer)
 {
     const sl_port_t *port;
@@ -93,8 +112,7 @@ void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
     world->is_aborted = 1;
     world->n_events++;
     if (is_ours) {
-        (void)snprintf(abort.detail, sizeof(abort.detail), "rank %d (%s): %s",
-                       rank, world->link->hosts[rank], detail);
+        tell_who(world, detail, &abort);
     } else {
         copy_text(abort.detail, sizeof(abort.detail), detail);
     }

@@ -129,4 +129,37 @@ if [ $status -ne 0 ] && [ $status -lt 124 ] &&
     bad "a failed kernel: exit status $status"
 fi
 
+# ---- a GPU that one rank has lost: a failure that another start may not meet,
+# ---- and one message that names its host
+# lost TEXT OPTION...: rank 1 ends the job so, $gpus of them on rank 1
+port=$((22000 + $$ % 10000))
+lost() {
+    text=$1
+    shift
+    port=$((port + 1))
+    SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port
+    export SLUICE_WORLD SLUICE_MASTER
+    SL_STANDIN_DEVICES=$gpus SLUICE_RANK=1 timeout 120 "$sluice" train \
+        gpt.yaml --quiet "$@" >out2 2>err2 &
+    SL_STANDIN_DEVICES=$((2 - gpus)) SLUICE_RANK=0 timeout 120 "$sluice" train \
+        gpt.yaml --quiet "$@" >out 2>err
+    status=$?
+    wait $!
+    status=$status,$?
+    unset SLUICE_WORLD SLUICE_MASTER
+    if [ $status = 1,1 ] && [ "$(grep -c 'on host' err)" -eq 1 ] &&
+        grep -qe "$text" err && [ ! -s err2 ]; then ok; else
+        cat err2 >>err
+        bad "a GPU that is gone: exit status $status, and not '$text'"
+    fi
+}
+gpus=0
+lost 'error: rank 1 on host .* has a device failure: no GPU is found, and 1 of 2'
+lost 'error: rank 1 on host .* has a device failure: .*no GPU to use' \
+    --devices cuda:1
+gpus=2
+lost 'error: rank 0 on host .* has a device failure: no GPU is found, and 1 of 2'
+lost 'error: rank 0 on host .* has a device failure: see above' \
+    --devices cuda:1
+
 finish

@@ -8,6 +8,14 @@ logs='*.log'
 on_end() { kill -KILL $job $(writers_of m.jsonl) 2>/dev/null; }
 
 says() { if grep -qe "$2" "$1"; then ok; else bad "$3: no '$2'"; fi; }
+once() { # TEXT WHAT: in one message of the ranks
+    n=$(grep -ce "$1" both.log)
+    if [ "$n" -eq 1 ]; then ok; else bad "$2: $n times '$1'"; fi
+}
+only() { # TEXT WHAT: that, and no other error
+    once "^sluice: error: $1" "$2"
+    once '^sluice: error' "$2"
+}
 # waits LIMIT STATUS|fails WHAT: the job ends within LIMIT seconds
 waits() {
     n=0
@@ -129,8 +137,8 @@ waits 30 143 'a second signal'
 
 # ---- two ranks ----
 # start LAUNCHER ARGUMENT...: begin the job of two ranks; `mpi` by mpirun,
-# which ends all ranks when one ends, `tcp` by environment, where the ranks
-# have only each other. Logs are in both.log.
+# which ends all ranks when one ends, `tcp` by environment and, rank 1, by
+# options, where the ranks have only each other. Logs are in both.log.
 port=$((20000 + $$ % 12000))
 as_root=
 [ "$(id -u)" -ne 0 ] || as_root=--allow-run-as-root
@@ -147,12 +155,12 @@ start() {
     fi
     port=$((port + 1))
     (
-        for rank in 0 1; do
-            SLUICE_RANK=$rank SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
-                "$sluice" train gpt.yaml $quiet \
-                --metrics "$folder/m.jsonl" "$@" &
-            echo $! >$rank.pid
-        done
+        SLUICE_RANK=0 SLUICE_WORLD=2 SLUICE_MASTER=127.0.0.1:$port \
+            "$sluice" train gpt.yaml $quiet --metrics "$folder/m.jsonl" "$@" &
+        echo $! >0.pid
+        "$sluice" train gpt.yaml $quiet --metrics "$folder/m.jsonl" "$@" --rank 1 \
+            --world=2 --master 127.0.0.1:$port &
+        echo $! >1.pid
         wait "$(cat 0.pid)"
         status=$?
         wait "$(cat 1.pid)"
@@ -215,7 +223,14 @@ for by in $launchers; do
     until_true steps_done m.jsonl 5
     kill -KILL "$(pid_of 1)"
     waits 20 fails "$by: a killed rank"
-    says both.log 'rank 1 ' "$by: a killed rank"
+    if [ $by = tcp ]; then
+        only 'rank 1 on host .* is gone' "$by: a killed rank"
+    else # which sees it first, and ends the others
+        once 'mpirun noticed that process rank 1 ' "$by: a killed rank"
+        if grep -q '^sluice: error' both.log; then
+            only 'rank 1 on host .* is gone' "$by: a killed rank"
+        fi
+    fi
 
     # one that hangs
     start $by --steps 1000000 --dead-after 5
@@ -226,7 +241,7 @@ for by in $launchers; do
         (sleep 25; kill -KILL "$stopped") & # nobody else ends it
     fi
     waits 60 fails "$by: a rank that hangs"
-    says both.log 'rank 1 on host .* has not answered' "$by: a rank that hangs"
+    only 'rank 1 on host .* has not answered' "$by: a rank that hangs"
 
     # signals to one rank: both end after the same step, with a checkpoint
     for number in TERM INT USR1; do
@@ -321,6 +336,15 @@ for by in $launchers; do
     fi
 done
 
+for wrong in '--rank 2 --world 2 --master 127.0.0.1:9' '--rank 1 --world 2' \
+    '--world x'; do
+    # shellcheck disable=SC2086
+    "$sluice" train gpt.yaml $wrong >both.log 2>&1
+    status=$?
+    if [ $status -eq 2 ]; then ok; else bad "$wrong: exit status $status"; fi
+    once '^sluice: error: .*SLUICE_' "$wrong"
+done
+
 # ---- what one rank alone meets ----
 # each START ...: rank 0 with one command line, rank 1 with another
 uneven() { # "ARGUMENT of rank 0..." "ARGUMENT of rank 1..."
@@ -331,10 +355,6 @@ uneven() { # "ARGUMENT of rank 0..." "ARGUMENT of rank 1..."
         -np 1 "$sluice" train $2 --quiet --metrics "$folder/m.jsonl" \
         >both.log 2>&1 &
     job=$!
-}
-once() { # TEXT WHAT: in one message
-    n=$(grep -ce "$1" both.log)
-    if [ "$n" -eq 1 ]; then ok; else bad "$2: $n times '$1'"; fi
 }
 if command -v mpirun >/dev/null; then
     uneven gpt.yaml 'gpt.yaml --batch 16'
@@ -368,7 +388,7 @@ if command -v mpirun >/dev/null; then
 
     uneven gpt.yaml 'gpt.yaml --device-memory 100KiB'
     waits 60 fails 'no memory on one rank'
-    once 'limit' 'no memory on one rank'
+    only 'rank 1 (.*limit' 'no memory on one rank'
 
     # other data under the same name
     mkdir here there
@@ -392,7 +412,7 @@ if command -v mpirun >/dev/null; then
     until_true steps_done m.jsonl 5
     : >there/text.txt
     waits 60 fails 'a bad batch'
-    says both.log 'there/text.txt' 'a bad batch'
+    only 'rank 1 (.*there/text.txt' 'a bad batch'
 
     # a memory limit below the need on one rank: all wait, then go on
     begin_held mpi --rebalance off

@@ -40,6 +40,11 @@ lost) # HOST STATUS
     echo "sluice: error: rank 1 on host $2 is gone: it left" >&2
     exit "$3"
     ;;
+no-gpu) # HOST
+    echo "sluice: error: rank 1 on host $2 has a device failure: no GPU is" \
+        "found, and 3 of 4 ranks have one" >&2
+    exit 1
+    ;;
 stuck) # HOST: reports a loss and does not end
     echo "sluice: error: rank 1 on host $2 has not answered for 30 s" >&2
     trap '' TERM
@@ -254,7 +259,7 @@ launches 0 'killed b; killed b; exit 0' --hosts a,b:2,c --restarts 3 -- \
     train gpt.yaml
 run_has 2 'np 4 --host a:1,b:2,c:1 '
 run_has 3 'np 2 --host a:1,c:1 '
-says 'b lost processes twice: it is dropped'
+says 'b lost a process or a device twice: it is dropped'
 says 'rank 1 with PID 0 on node b exited on signal 9'
 launches 0 'lost c.example.org 1; lost c 1; exit 0' --hosts a,b,c --restarts 3 \
     -- train gpt.yaml
@@ -272,6 +277,16 @@ run_has 3 'np 2 --host a:1,c:1 '
 launches 0 'killed b; killed b; exit 0' --hosts a,b,c,d --restarts 3 -- \
     train gpt.yaml --replicas 2 --devices cpu:2
 run_has 3 'np 3 --host a:1,c:1,d:1 '
+# a GPU that is gone is a loss of its host: fewer ranks, and so fewer stages
+launches 0 'no-gpu b; no-gpu b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml
+run_has 2 'np 4 --host a:1,b:1,c:1,d:1 '
+run_has 3 'np 3 --host a:1,c:1,d:1 '
+says 'with exit status 1: sluice: error: rank 1 on host b has a device failure'
+says 'b lost a process or a device twice: it is dropped'
+launches 0 'killed b; no-gpu b; exit 0' --hosts a,b,c,d --restarts 3 -- \
+    train gpt.yaml --replicas 2
+run_has 3 'np 2 --host a:1,c:1 '
 # different hosts, one each: none goes
 launches 0 'killed a; killed b; exit 0' --hosts a,b --restarts 3 -- \
     train gpt.yaml

@@ -105,7 +105,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static void run(rank_t *ranks)
+static void run_ranks(rank_t *ranks, void *(*main_of_rank)(void *arg))
 {
     sl_world_t *worlds[N_RANKS];
     sl_world_params_t params;
@@ -118,11 +118,16 @@ static void run(rank_t *ranks)
     for (i = 0; i < N_RANKS; i++) {
         ranks[i].world = worlds[i];
         assert_int_equal(
-            pthread_create(&threads[i], NULL, rank_main, &ranks[i]), 0);
+            pthread_create(&threads[i], NULL, main_of_rank, &ranks[i]), 0);
     }
     for (i = 0; i < N_RANKS; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     }
+}
+
+static void run(rank_t *ranks)
+{
+    run_ranks(ranks, rank_main);
 }
 
 /* All ranks fail alike and name the rank; one message is logged. */
@@ -232,6 +237,59 @@ static void another_number_of_threads_is_refused(void **state)
     run_refused(ranks, "has 2 kernel threads a device, rank 0 has 1");
 }
 
+static const char *const *gpu_specs; /* of the ranks, by default */
+static const int *gpu_choices;
+
+static void *gpu_rank_main(void *arg)
+{
+    rank_t *rank = arg;
+    const int r = sl_world_rank(rank->world);
+
+    rank->status =
+        sl_ranks_check_gpus(rank->world, gpu_specs[r], gpu_choices[r]);
+    (void)snprintf(rank->detail, sizeof(rank->detail), "%s", sl_last_error());
+    sl_world_leave(rank->world);
+    return NULL;
+}
+
+static void check_gpus(const char *const *specs, const int *choices,
+                       rank_t *ranks)
+{
+    gpu_specs = specs;
+    gpu_choices = choices;
+    run_ranks(ranks, gpu_rank_main);
+}
+
+static void a_gpu_that_is_gone_is_a_device_failure(void **state)
+{
+    static const char *const equal[] = {"cpu:1", "cpu:1", "cpu:1"};
+    static const char *const gone[] = {"cuda:1", "cpu:1", "cuda:1"};
+    static const int by_default[N_RANKS] = {0};
+    static const int chosen[N_RANKS] = {0, 1, 0};
+    rank_t ranks[N_RANKS];
+    int i;
+
+    (void)state;
+    set(ranks, config);
+    check_gpus(equal, by_default, ranks);
+    for (i = 0; i < N_RANKS; i++) {
+        sl_assert_ok(ranks[i].status);
+    }
+    check_gpus(gone, chosen, ranks);
+    for (i = 0; i < N_RANKS; i++) {
+        sl_assert_ok(ranks[i].status);
+    }
+    check_gpus(gone, by_default, ranks);
+    for (i = 0; i < N_RANKS; i++) {
+        assert_int_equal(ranks[i].status, SL_ERR_DEVICE);
+        sl_assert_contains(ranks[i].detail, "rank 1 on host ");
+        sl_assert_contains(ranks[i].detail,
+                           SL_WORLD_DEVICE_FAILURE "no GPU is found, and 2 of "
+                                                   "3 ranks have one");
+    }
+    sl_assert_contains(sl_test_log_take(), "has a device failure");
+}
+
 static void a_process_alone_needs_no_check(void **state)
 {
     sl_device_params_t params;
@@ -241,6 +299,7 @@ static void a_process_alone_needs_no_check(void **state)
     memset(&none, 0, sizeof(none));
     sl_device_params_default(&params);
     sl_assert_ok(sl_ranks_check_config(NULL, "1", &none));
+    sl_assert_ok(sl_ranks_check_gpus(NULL, "cpu:1", 0));
     sl_assert_ok(sl_ranks_share_host(NULL, &params));
     assert_int_equal(params.n_local, 1);
     sl_assert_ok(sl_ranks_check_run(NULL, NULL, NULL));
@@ -254,6 +313,7 @@ int main(void)
         sl_unit_test(another_version_is_refused),
         sl_unit_test(other_data_is_refused),
         sl_unit_test(another_number_of_threads_is_refused),
+        sl_unit_test(a_gpu_that_is_gone_is_a_device_failure),
         sl_unit_test(a_process_alone_needs_no_check),
     };
 

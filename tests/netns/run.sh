@@ -41,13 +41,12 @@ on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b -- \
 echo 'two hosts: ok'
 
 # ---- a slow link that loses packets ----
-if slow b 2 1; then
-    on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b -- \
-        train gpt.yaml --quiet" >slow.log 2>&1 || fail "slow: exit status $?"
-    [ "$(hash_in slow.log)" = "$alone" ] || fail 'a slow link: another state'
-    fast
-    echo 'a slow link that loses packets: ok'
-fi
+slow b 2 1 2>hosts.log || fail 'no link can be made slow'
+on a sh -c "cd '$folder' && exec '$sluice' launch --hosts a,b -- \
+    train gpt.yaml --quiet" >slow.log 2>&1 || fail "slow: exit status $?"
+[ "$(hash_in slow.log)" = "$alone" ] || fail 'a slow link: another state'
+fast
+echo 'a slow link that loses packets: ok'
 
 # ---- a link that is cut ----
 no_job() { ! writers_of metrics.jsonl >pids; }
@@ -79,6 +78,46 @@ grep -q 'rank 1 on host b has not answered' cut.log ||
 until_true no_job
 link b up
 echo "a cut link: ends after $took s"
+
+# ---- without mpirun, over TCP: two replicas, one on each host ----
+# pair OPTION...: rank 0 on a, rank 1 on b; their logs are tcp0.log, tcp1.log
+port=7800
+pair() {
+    port=$((port + 1))
+    rm -f metrics.jsonl
+    for host in a b; do
+        rank=$([ $host = a ] && echo 0 || echo 1)
+        on $host sh -c "cd '$folder' && exec '$sluice' train gpt.yaml --quiet \
+            --replicas 2 --rank $rank --world 2 --master a:$port \
+            $*" >tcp$rank.log 2>&1 &
+        eval "tcp$rank=$!"
+    done
+}
+pair_ends() {
+    wait "$tcp0"
+    status0=$?
+    wait "$tcp1"
+    status1=$?
+}
+"$sluice" train gpt.yaml --quiet --replicas 2 --devices cpu:2 >twins.log 2>&1
+pair
+pair_ends
+[ $status0,$status1 = 0,0 ] || fail "over TCP: exit status $status0, $status1"
+[ "$(hash_in tcp0.log)" = "$(hash_in twins.log)" ] ||
+    fail 'over TCP: another state'
+pair --steps 1000000 --dead-after 5 --metrics metrics.jsonl
+until_true steps_in metrics.jsonl 20
+link b down
+begin=$(date +%s)
+pair_ends
+took=$(($(date +%s) - begin))
+link b up
+[ $status0,$status1 = 1,1 ] ||
+    fail "a cut link, TCP: exit status $status0, $status1"
+[ $took -le 60 ] || fail "a cut link, TCP: $took s until the end"
+[ "$(grep -c 'error: rank 1 on host b has not answered' tcp0.log)" -eq 1 ] ||
+    fail 'a cut link, TCP: no message names the host'
+echo "a cut link between replicas, over TCP: both end after $took s"
 
 # ---- and goes on with the host that remains ----
 cut on.log --restarts 3 --grace 5 -- train gpt.yaml --quiet --steps 3000 \

@@ -45,11 +45,13 @@ grep -q '  0      1  .*   1  .* / cpu:0' srun.log ||
     fail 'srun: the mapping is not of two tasks'
 echo 'srun: ok'
 
-# SIGUSR1, as Slurm warns of preemption: a checkpoint, then back in the queue,
-# then on from there
+# Preempted by a job of a higher partition that needs all CPUs, Slurm warns with
+# the signal that the job has asked for: a checkpoint, then back in the queue,
+# then on from there when the other one has ended.
 cat >job.sh <<SH
 #!/bin/sh
 #SBATCH --ntasks=2 --requeue --open-mode=append --output=job.log
+#SBATCH --signal=USR1@60
 srun "$sluice" train gpt.yaml --quiet --steps 2000 --checkpoint checkpoints --resume auto \\
     --metrics metrics.jsonl
 status=\$?
@@ -59,9 +61,21 @@ exit \$status
 SH
 id=$(sbatch --parsable job.sh) || fail 'sbatch'
 until_true grep -q '"step": *20,' metrics.jsonl
-scancel --signal=USR1 "$id" || fail 'scancel'
+cat >urgent.sh <<SH
+#!/bin/sh
+echo begun >>urgent.out
+until [ -e urgent.end ]; do sleep 0.1; done
+SH
+urgent=$(sbatch --parsable --partition=high --exclusive --output=urgent.log \
+    urgent.sh) || fail 'sbatch --partition=high'
 until_true grep -q 'exit status 130' job.log
-[ -s checkpoints/latest ] || fail 'no checkpoint after SIGUSR1'
+[ -s checkpoints/latest ] || fail 'no checkpoint when preempted'
+until_true test -s urgent.out
+squeue -h -j "$id" -o %T >state.log
+grep -q PENDING state.log || fail 'the preempted job is not back in the queue'
+: >urgent.end
+is_done() { [ -z "$(squeue -h -j "$urgent" 2>/dev/null)" ]; }
+until_true is_done
 # a requeued job would not begin for some minutes, unless it is told to
 is_through() {
     scontrol update "JobId=$id" StartTime=now
