@@ -158,7 +158,7 @@ plain=
 rm -rf c m.jsonl
 mkdir c
 chmod 555 c
-if ! $plain touch c/may 2>/dev/null; then
+if $plain true 2>/dev/null && ! $plain touch c/may 2>/dev/null; then
     $plain "$sluice" train gpt.yaml --checkpoint c >out 2>err
     status=$?
     if [ $status -eq 1 ] && grep -q 'c: .*Permission denied' err; then ok; else
@@ -170,7 +170,7 @@ if ! $plain touch c/may 2>/dev/null; then
     pid=$!
     until_true test -s c/latest
     chmod 555 c
-    until_true grep -q 'c: .*was not written, training goes on' err
+    until_true grep -q 'was not written, training goes on: .*denied' err
     chmod 755 c
     before=$(cat c/latest)
     is_later() { [ "$(cat c/latest)" != "$before" ]; }
@@ -178,7 +178,7 @@ if ! $plain touch c/may 2>/dev/null; then
     kill -INT $pid
     wait $pid
     status=$?
-    if [ $status -eq 130 ] && grep -q 'Permission denied' err; then ok; else
+    if [ $status -eq 130 ]; then ok; else
         bad "permission lost: exit status $status"
     fi
     passes '^step-.*ok, latest' checkpoint verify c
