@@ -2,14 +2,16 @@ foreach(name op_manager op_stats device share share_gate pulse pulse_ops)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 foreach(name coordinator coordinator_files coordinator_gpus coordinator_memory
-        coordinator_pulse priority)
+        priority)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
-foreach(name control_files control_secure control_job control_waits control_antman control_pulse
-        control_stats control_pain)
+foreach(name control_files control_secure control_job control_waits control_antman control_pulse)
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)
+foreach(name control_stats control_pain coordinator_pulse)
+    sl_test(scheduler ${name} LINK sl_scheduler)
+endforeach()
 sl_test(scheduler control_oom WRAP_ALLOC LINK sl_scheduler)
 
 # the management library of NVIDIA's driver: without one, and with a fake
