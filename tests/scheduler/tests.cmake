@@ -9,9 +9,6 @@ foreach(name control_files control_secure control_job control_waits control_antm
     sl_test(scheduler ${name} LINK sl_scheduler)
 endforeach()
 sl_test(scheduler share_training LINK engine_fixture)
-foreach(name control_stats control_pain coordinator_pulse)
-    sl_test(scheduler ${name} LINK sl_scheduler)
-endforeach()
 sl_test(scheduler control_oom WRAP_ALLOC LINK sl_scheduler)
 
 # the management library of NVIDIA's driver: without one, and with a fake
@@ -25,3 +22,7 @@ add_test(NAME scheduler.nvml_fake COMMAND test_scheduler_nvml)
 set_tests_properties(scheduler.nvml_fake PROPERTIES LABELS unit TIMEOUT 60
     ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:sl_fake_nvml>;SL_TESTS_FAKE_NVML=1")
 add_dependencies(test_scheduler_nvml sl_fake_nvml)
+
+foreach(name control_stats control_pain coordinator_pulse)
+    sl_test(scheduler ${name} LINK sl_scheduler)
+endforeach()
