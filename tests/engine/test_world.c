@@ -408,10 +408,10 @@ static void do_abort(sl_world_t *world, const void *args)
             (void)BED_CHECK(sl_world_sum(world, &value, 1) == SL_ERR_CANCELED);
         }
         if (sl_world_rank(world) != i) {
-            char want[32];
+            char want[48];
 
             (void)pthread_mutex_lock(&rank.lock);
-            (void)snprintf(want, sizeof(want), "rank %d (", i);
+            (void)snprintf(want, sizeof(want), "rank %d on host ", i);
             (void)BED_CHECK(rank.n_aborts == 1);
             (void)BED_CHECK(rank.status == SL_ERR_DEVICE);
             (void)BED_CHECK(strncmp(rank.detail, want, strlen(want)) == 0);

@@ -2,7 +2,8 @@
 /* For LD_PRELOAD: the program is killed at the n-th call that changes or locks
  * a file in a folder, as by `kill -9` between two system calls.
  *   SL_KILL_UNDER  the folder; others' files do not count
- *   SL_KILL_OF     (optional) a part of their names; others do not count
+ *   SL_KILL_OF     (optional) a pattern (fnmatch) of the call, a space and
+ *                  the file's name; others do not count
  *   SL_KILL_AT     n, from 1; the call is not made, a write to its half
  *   SL_KILL_LOG    a file that gets a line: n, the call, the file's name
  * What counts: files and folders that are made, written, locked, synced,
@@ -11,6 +12,7 @@
 #define _GNU_SOURCE /* syscall */
 #endif
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -75,12 +77,20 @@ static _Noreturn void die(void)
     }
 }
 
+static int is_counted(const char *call, const char *path)
+{
+    const char *pattern = getenv("SL_KILL_OF");
+    char line[PATH_BYTES];
+
+    (void)snprintf(line, sizeof(line), "%s %s", call, path);
+    return pattern == NULL || fnmatch(pattern, line, 0) == 0;
+}
+
 /* Whether this is the n-th call on a file in the folder. */
 static int is_the_moment(const char *call, int dir_fd, const char *name)
 {
     static atomic_long n_calls;
     const char *under = getenv("SL_KILL_UNDER");
-    const char *of = getenv("SL_KILL_OF");
     const char *at = getenv("SL_KILL_AT");
     char path[PATH_BYTES];
     size_t n_under;
@@ -93,7 +103,7 @@ static int is_the_moment(const char *call, int dir_fd, const char *name)
     path_of(dir_fd, name, path);
     if (strncmp(path, under, n_under) != 0 ||
         (path[n_under] != '/' && path[n_under] != '\0') ||
-        (of != NULL && strstr(path + n_under, of) == NULL)) {
+        !is_counted(call, path + n_under)) {
         return 0;
     }
     n = atomic_fetch_add(&n_calls, 1) + 1;
