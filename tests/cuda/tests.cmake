@@ -152,6 +152,13 @@ if(SL_CUDA STREQUAL "STANDIN")
         endforeach()
     endforeach()
 
+    # an MPI that knows device memory
+    add_library(sl_aware_mpi SHARED cuda/aware_mpi/aware_mpi.c)
+    set_target_properties(sl_aware_mpi PROPERTIES C_EXTENSIONS OFF
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(sl_aware_mpi PRIVATE MPI::MPI_C
+        $<BUILD_INTERFACE:sl_warnings>)
+
     sl_test(cuda memory_vmm LINK sl_cuda_test_kernels sl_memory)
 
     # the allocator's own tests, on the memory of a device: regions that are
