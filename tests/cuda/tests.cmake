@@ -104,7 +104,7 @@ if(SL_CUDA STREQUAL "STANDIN")
 
     # training, and the engine's own tests on CUDA devices; limits are set to
     # the byte, which memory in pages of 2 MiB would round
-    foreach(name loads training training_failures)
+    foreach(name gates loads training training_failures)
         sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
         target_compile_definitions(test_cuda_${name} PRIVATE
             SL_TESTS_STANDIN=1)
