@@ -141,6 +141,7 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda transport_staged LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
+    sl_test(cuda rank_failures LINK rank_bed TIMEOUT 900)
     foreach(transport staged nccl)
         foreach(name ranks rank_failures moving_ranks moving_replicas missed
             overlap fit_ranks checkpoint_ranks)
