@@ -16,8 +16,6 @@ enum {
     POLL_NS = 200000
 };
 
-static const uint64_t FINALIZE_NS = UINT64_C(10000000000);
-
 int sl_lane_key_compare(const void *a, const void *b)
 {
     const sl_lane_key_t *x = a, *y = b;
@@ -344,7 +342,7 @@ static sl_status_t finalize(const sl_lane_t *lane)
     sl_status_t status = SL_NCCL(ncclCommFinalize(lane->comm));
 
     return status == SL_INPROGRESS
-               ? await_comm(lane, FINALIZE_NS, "ncclCommFinalize")
+               ? await_comm(lane, lane->nccl->params.end_ns, "ncclCommFinalize")
                : status;
 }
 

@@ -24,7 +24,8 @@ enum {
 void sl_nccl_params_default(sl_nccl_params_t *params)
 {
     *params = (sl_nccl_params_t){.stuck_ns = UINT64_C(120000000000),
-                                 .meet_ns = UINT64_C(60000000000)};
+                                 .meet_ns = UINT64_C(60000000000),
+                                 .end_ns = UINT64_C(10000000000)};
 }
 
 sl_status_t sl_nccl_status(int result, const char *call, const char *file,

@@ -79,6 +79,8 @@ typedef struct sl_nccl_params {
     uint64_t stuck_ns; /**< a group that has not ended by then has failed
                             (default 120 s) */
     uint64_t meet_ns;  /**< likewise the making of communicators (60 s) */
+    uint64_t end_ns;   /**< a communicator that has not ended by then is aborted
+                            (10 s) */
 } sl_nccl_params_t;
 
 void sl_nccl_params_default(sl_nccl_params_t *params);

@@ -256,6 +256,45 @@ static void workspace_is_limited(void **state)
     image_end();
 }
 
+/* Of a forward pass over n images of a MiB whose results are as many. */
+static size_t forward_workspace(int n)
+{
+    const sl_attr_t attrs[] = {{.name = "out", .number = 16},
+                               {.name = "kernel", .number = 3},
+                               {.name = "pad", .number = 1}};
+    const sl_layer_spec_t spec = {.type = "conv2d",
+                                  .name = "c",
+                                  .n_inputs = 1,
+                                  .inputs = {SL_INPUT_DATA},
+                                  .attrs = attrs,
+                                  .n_attrs = 3};
+    const int64_t dims[4] = {n, 16, 128, 128};
+    sl_tensor_desc_t in = sl_tensor_desc(SL_DTYPE_F32, 4, dims), out;
+    sl_layer_t *layer = NULL;
+    sl_layer_plan_t plan;
+    size_t bytes;
+
+    sl_assert_ok(sl_layer_create(&spec, 0, &in, &layer, &out));
+    layer->kind = SL_DEVICE_KIND_CUDA;
+    sl_assert_ok(
+        sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CUDA, 1, 1, &in));
+    bytes = plan.forward_workspace_bytes;
+    sl_layer_plan_cleanup(&plan);
+    sl_layer_destroy(layer);
+    return bytes;
+}
+
+/* As large as the images is not too large: that of a GiB is for a GiB of
+ * images. */
+static void workspace_is_as_large_as_the_images(void **state)
+{
+    const size_t gib = (size_t)1 << 30;
+
+    (void)state;
+    assert_true(forward_workspace(512) - forward_workspace(511) >= gib);
+    assert_true(forward_workspace(511) - forward_workspace(510) < gib);
+}
+
 /* What cuDNN has for plain images only. */
 static void plain_copies_are_taken(void **state)
 {
@@ -414,6 +453,7 @@ int main(void)
         BED_TEST(too_large_a_tensor_is_refused),
 #ifdef SL_CUDA_STANDIN
         BED_TEST(workspace_is_limited),
+        BED_TEST(workspace_is_as_large_as_the_images),
         BED_TEST(plain_copies_are_taken),
         BED_TEST(what_cudnn_lacks_is_refused),
         BED_TEST(every_failure_is_told),

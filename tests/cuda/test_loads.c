@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/engine_internal.h"
 #include "engine/schedule/schedule.h"
 #include "standin.h"
 #include "tests/engine/engine_fixture.h"
@@ -17,7 +18,9 @@ enum {
     MAX_DEVICES = 2,
     MAX_GRAPHS = 4 * N_MICRO + 1,
     N_TRIES = 20000, /* of a millisecond: a bound, not a measure */
-    N_STEPS = 3
+    N_STEPS = 3,
+    TAKEN_BYTES = 32 << 10,
+    MAX_TAKEN = 32
 };
 
 static int reset(void **state)
@@ -414,6 +417,79 @@ static void short_memory_is_not_spent_ahead(void **state)
     sl_model_destroy(run.model);
 }
 
+/* What a step with that much taken away from it came to. */
+typedef struct short_step {
+    sl_status_t status;
+    int has_landed; /* it began with landings */
+    int gave_up;
+    uint64_t hash;
+} short_step_t;
+
+/* The third step, when somebody else has taken blocks; if it fails, once more
+ * with all that there is. */
+static short_step_t step_short(const fixture_run_t *run, int n_taken)
+{
+    const sl_batch_t batch = fixture_batch(run->model, run->rows, 2, 0);
+    sl_device_set_t *devices = NULL;
+    sl_engine_t *engine = NULL;
+    sl_mem_block_t *taken[MAX_TAKEN];
+    short_step_t got;
+    sl_step_report_t report;
+    int i;
+
+    fixture_engine(run, &devices, &engine);
+    step(engine, run, 0);
+    step(engine, run, 1);
+    for (i = 0; i < n_taken; i++) {
+        sl_assert_ok(sl_mem_alloc(devices->devices[0].mem, SL_MEM_CLASS_STASH,
+                                  TAKEN_BYTES, &taken[i]));
+    }
+    got.status = sl_engine_step(engine, &batch, &report);
+    got.has_landed = engine->stages[0].ahead.has_landed;
+    got.gave_up = got.has_landed && engine->stages[0].ahead.is_short;
+    for (i = 0; i < n_taken; i++) {
+        sl_mem_release(taken[i]);
+    }
+    if (got.status < 0) {
+        sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    }
+    sl_assert_ok(sl_engine_state_hash(engine, &got.hash));
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    return got;
+}
+
+/* Memory that somebody takes after landings were planned: a step that finds no
+ * room gives them up and goes on. */
+static void landings_are_given_up_for_a_block(void **state)
+{
+    fixture_run_t run = {.rows = 16,
+                         .n_micro = 4,
+                         .n_devices = 1,
+                         .n_stages = 1,
+                         .memory_bytes = (size_t)1 << 20};
+    short_step_t want, got = {.status = SL_OK};
+    int n, n_well = 0, n_given_up = 0;
+
+    (void)state;
+    standin_set_granularity(0); /* regions to the byte */
+    run.model = wide_model();
+    sl_assert_ok(sl_model_set_precision(run.model, SL_DEVICE_KIND_CUDA,
+                                        SL_PRECISION_F32));
+    want = step_short(&run, 0);
+    sl_assert_ok(want.status);
+    assert_true(want.has_landed && !want.gave_up);
+    for (n = 0; n < MAX_TAKEN && got.status >= 0; n++) {
+        got = step_short(&run, n);
+        assert_true(got.status == SL_OK || got.status == SL_ERR_QUOTA);
+        assert_true(got.hash == want.hash);
+        n_well += got.status >= 0 && !got.gave_up;
+        n_given_up += got.status >= 0 && got.gave_up;
+    }
+    assert_true(got.status < 0 && n_well > 0 && n_given_up > 0);
+    sl_model_destroy(run.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +502,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_ahead,
                                         sl_test_setup, reset),
         cmocka_unit_test_setup_teardown(short_memory_is_not_spent_ahead,
+                                        sl_test_setup, reset),
+        cmocka_unit_test_setup_teardown(landings_are_given_up_for_a_block,
                                         sl_test_setup, reset),
     };
 

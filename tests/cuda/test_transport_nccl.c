@@ -81,10 +81,64 @@ static void slow_looks(void **state)
     assert_int_equal(bed_run(&plan, transport_ranks), 0);
 }
 
+/* Nobody waits for NCCL for ever: a transfer fails its job, */
+static void a_transfer_that_does_not_end(void **state)
+{
+    bed_plan_t plan = transport_plan(both_ways(10), SL_TRANSPORT_NCCL);
+    const bed_rank_t *ranks = transport_ranks;
+
+    (void)state;
+    plan.n_rounds = 1;
+    plan.expects_failure = 1;
+    plan.stuck_ns = UINT64_C(300000000);
+    standin_stall_nccl(STANDIN_NCCL_LAUNCH);
+    assert_int_equal(bed_run(&plan, transport_ranks), 0);
+    assert_int_equal(ranks[0].n_failed, 1);
+    assert_int_equal(ranks[1].n_failed, 1);
+    sl_assert_contains(ranks[0].detail, "has not ended for 0.3 s");
+    sl_assert_contains(ranks[1].detail, "has not ended for 0.3 s");
+    (void)sl_test_log_take();
+}
+
+/* lanes are not made, */
+static void a_meeting_that_does_not_end(void **state)
+{
+    bed_plan_t plan = transport_plan(both_ways(10), SL_TRANSPORT_NCCL);
+    const bed_rank_t *ranks = transport_ranks;
+
+    (void)state;
+    plan.expects_no_nccl = 1;
+    plan.meet_ns = UINT64_C(300000000);
+    standin_stall_nccl(STANDIN_NCCL_MEET);
+    assert_int_equal(bed_run(&plan, transport_ranks), 0);
+    assert_int_equal(ranks[0].status, SL_ERR_COMM);
+    assert_int_equal(ranks[1].status, SL_ERR_COMM);
+    sl_assert_contains(ranks[0].detail,
+                       "ncclCommInitRankConfig has not ended for 0.3 s");
+    (void)sl_test_log_take();
+}
+
+/* and a communicator that does not end in peace is aborted. */
+static void an_end_that_does_not_end(void **state)
+{
+    bed_plan_t plan = transport_plan(both_ways(10), SL_TRANSPORT_NCCL);
+
+    (void)state;
+    plan.end_ns = UINT64_C(300000000);
+    standin_stall_nccl(STANDIN_NCCL_FINALIZE);
+    assert_int_equal(bed_run(&plan, transport_ranks), 0);
+    sl_assert_contains(sl_test_log_take(),
+                       "ncclCommFinalize has not ended for 0.3 s");
+    assert_true(standin_n_calls(STANDIN_ncclCommAbort) > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest own[] = {TRANSPORT_TEST(every_call_may_fail),
-                                     TRANSPORT_TEST(slow_looks)};
+    const struct CMUnitTest own[] = {
+        TRANSPORT_TEST(every_call_may_fail), TRANSPORT_TEST(slow_looks),
+        TRANSPORT_TEST(a_transfer_that_does_not_end),
+        TRANSPORT_TEST(a_meeting_that_does_not_end),
+        TRANSPORT_TEST(an_end_that_does_not_end)};
 
     /* a GPU of its own for each rank */
     return transport_tests_run(SL_TRANSPORT_NCCL, BED_RANKS_MAX, own,

@@ -104,7 +104,7 @@ if(SL_CUDA STREQUAL "STANDIN")
 
     # training, and the engine's own tests on CUDA devices; limits are set to
     # the byte, which memory in pages of 2 MiB would round
-    foreach(name loads training training_failures)
+    foreach(name gates loads training training_failures)
         sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
         target_compile_definitions(test_cuda_${name} PRIVATE
             SL_TESTS_STANDIN=1)
@@ -141,6 +141,7 @@ if(SL_CUDA STREQUAL "STANDIN")
     sl_test(cuda transport_staged LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_nccl LINK sl_transport_bed TIMEOUT 600)
     sl_test(cuda transport_choice LINK rank_bed TIMEOUT 900)
+    sl_test(cuda rank_failures LINK rank_bed TIMEOUT 900)
     foreach(transport staged nccl)
         foreach(name ranks rank_failures moving_ranks moving_replicas missed
             overlap fit_ranks checkpoint_ranks)
@@ -151,6 +152,13 @@ if(SL_CUDA STREQUAL "STANDIN")
                 "${sl_cuda_engine_environment};SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=${transport}")
         endforeach()
     endforeach()
+
+    # an MPI that knows device memory
+    add_library(sl_aware_mpi SHARED cuda/aware_mpi/aware_mpi.c)
+    set_target_properties(sl_aware_mpi PROPERTIES C_EXTENSIONS OFF
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(sl_aware_mpi PRIVATE MPI::MPI_C
+        $<BUILD_INTERFACE:sl_warnings>)
 
     sl_test(cuda memory_vmm LINK sl_cuda_test_kernels sl_memory)
 

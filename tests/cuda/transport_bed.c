@@ -268,11 +268,17 @@ static void connect_nccl(bed_rank_t *rank)
     params.world = rank->world;
     params.abort = &rank->abort;
     params.devices = rank->devices;
-    if (plan->stuck_ns > 0) {
-        params.stuck_ns = plan->stuck_ns;
-    }
+    params.stuck_ns = plan->stuck_ns > 0 ? plan->stuck_ns : params.stuck_ns;
+    params.meet_ns = plan->meet_ns > 0 ? plan->meet_ns : params.meet_ns;
+    params.end_ns = plan->end_ns > 0 ? plan->end_ns : params.end_ns;
     BED_TRUE(sl_nccl_create(&params, &rank->nccl) == SL_OK);
-    BED_TRUE(sl_nccl_connect(rank->nccl, rank->world, keys, n, SL_OK) == SL_OK);
+    rank->status = sl_nccl_connect(rank->nccl, rank->world, keys, n, SL_OK);
+    BED_TRUE((rank->status < 0) == plan->expects_no_nccl);
+    if (rank->status < 0) {
+        (void)snprintf(rank->detail, sizeof(rank->detail), "%s",
+                       sl_last_error());
+        rank->is_over = 1;
+    }
 }
 
 static sl_status_t recover_nccl(bed_rank_t *rank, sl_status_t status)
@@ -385,14 +391,11 @@ static void run_round(bed_rank_t *rank, int round)
     }
 }
 
-static void *rank_main(void *arg)
+static void run_rounds(bed_rank_t *rank)
 {
-    bed_rank_t *rank = arg;
     double none = 0.0;
     int i, round;
 
-    sl_world_watch(rank->world, on_abort, &rank->abort);
-    connect_nccl(rank);
     open_lines(rank);
     (void)!sl_world_sum(rank->world, &none, 1);
     for (round = 0; round < rank->plan->n_rounds && !rank->is_over; round++) {
@@ -401,6 +404,17 @@ static void *rank_main(void *arg)
     sl_world_watch(rank->world, NULL, NULL);
     for (i = 0; i < rank->plan->n_lines; i++) {
         sl_channel_cleanup(&rank->channels[i]);
+    }
+}
+
+static void *rank_main(void *arg)
+{
+    bed_rank_t *rank = arg;
+
+    sl_world_watch(rank->world, on_abort, &rank->abort);
+    connect_nccl(rank);
+    if (!rank->is_over) {
+        run_rounds(rank);
     }
     end_nccl(rank);
     sl_world_leave(rank->world);

@@ -34,11 +34,13 @@ typedef struct bed_plan {
     bed_line_t lines[LINES_MAX];
     int n_rounds;
     uint64_t dead_ns;  /**< 0: the default */
-    uint64_t stuck_ns; /**< of nccl; 0: the default */
+    uint64_t stuck_ns; /**< of nccl, as the next two; 0: the default */
+    uint64_t meet_ns, end_ns;
     /** Called by every rank after it has opened its channels, before and in
      *  the middle of each round; NULL: nothing. */
     void (*hook)(struct bed_rank *rank, int round, int is_middle);
     int expects_failure; /**< of some round: recover and go on */
+    int expects_no_nccl; /**< its lanes cannot be made: there are no rounds */
     const void *args;    /**< of the hook */
 } bed_plan_t;
 

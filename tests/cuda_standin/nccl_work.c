@@ -269,11 +269,27 @@ static void await_running(ncclComm_t comm)
     (void)pthread_mutex_unlock(&nccl_lock);
 }
 
+/* A test has asked that it does not end by itself. */
+static void stall(ncclComm_t comm, job_t job)
+{
+    static const standin_nccl_job_t names[] = {
+        [JOB_NONE] = STANDIN_NCCL_NONE,
+        [JOB_INIT] = STANDIN_NCCL_MEET,
+        [JOB_LAUNCH] = STANDIN_NCCL_LAUNCH,
+        [JOB_FINALIZE] = STANDIN_NCCL_FINALIZE};
+
+    while (job != JOB_NONE && standin_stalled() == names[job] &&
+           !atomic_load(&comm->is_aborted)) {
+        nccl_pause();
+    }
+}
+
 static ncclResult_t do_job(ncclComm_t comm, job_t job, batch_t *batches,
                            const char **text_p)
 {
     ncclResult_t result = ncclSuccess;
 
+    stall(comm, job);
     switch (job) {
     case JOB_INIT:
         return meet(comm, text_p);

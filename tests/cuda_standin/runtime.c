@@ -26,6 +26,10 @@ static struct {
     uint64_t fail_call;
     cudaError_t fail_error;
     standin_failure_t failure;
+    int fails_then; /* another one is to come after it */
+    standin_entry_t then_entry;
+    uint64_t then_call; /* counted from there */
+    cudaError_t then_error;
     int n_devices;
     int numbers[MAX_DEVICES]; /* of the host, as other processes see them */
     int has_no_uuids;
@@ -35,6 +39,7 @@ static struct {
     int is_reverse;
     unsigned delay_us;
     unsigned slow_us[STANDIN_N_ENTRIES];
+    standin_nccl_job_t stalled;
     cudaError_t sticky[MAX_DEVICES];
     int peers[MAX_DEVICES]; /* bit p: may use the memory of p */
     int n_reports;
@@ -199,7 +204,8 @@ static void set_defaults(void)
     memset(g.peers, 0, sizeof(g.peers));
     memset(g.reports, 0, sizeof(g.reports));
     g.n_reports = 0;
-    g.fails = 0;
+    g.stalled = STANDIN_NCCL_NONE;
+    g.fails = g.fails_then = 0;
     show_devices(default_devices(), getenv("CUDA_VISIBLE_DEVICES"));
     g.has_no_uuids = 0;
     g.memory_bytes = (size_t)3 << 30;
@@ -241,6 +247,17 @@ void standin_fail(standin_entry_t entry, uint64_t n, cudaError_t error,
     g.fail_call = g.n_calls[entry] + n;
     g.fail_error = error;
     g.failure = failure;
+    g.fails_then = 0;
+    unlock();
+}
+
+void standin_fail_then(standin_entry_t entry, uint64_t n, cudaError_t error)
+{
+    lock();
+    g.fails_then = 1;
+    g.then_entry = entry;
+    g.then_call = n;
+    g.then_error = error;
     unlock();
 }
 
@@ -328,6 +345,24 @@ void standin_set_slow(standin_entry_t entry, unsigned microseconds)
     unlock();
 }
 
+void standin_stall_nccl(standin_nccl_job_t job)
+{
+    lock();
+    make_ready();
+    g.stalled = job;
+    unlock();
+}
+
+standin_nccl_job_t standin_stalled(void)
+{
+    standin_nccl_job_t job;
+
+    lock();
+    job = g.stalled;
+    unlock();
+    return job;
+}
+
 int standin_n_live(void)
 {
     int n;
@@ -398,6 +433,20 @@ cudaError_t standin_late_error(void)
     return g.fail_error;
 }
 
+/* The failure that was injected happens. Lock held. */
+static void has_failed_now(void)
+{
+    g.fails = 2;
+    if (g.fails_then) {
+        g.fails_then = 0;
+        g.fails = 1;
+        g.fail_entry = g.then_entry;
+        g.fail_call = g.n_calls[g.then_entry] + g.then_call;
+        g.fail_error = g.then_error;
+        g.failure = STANDIN_FAIL_CALL;
+    }
+}
+
 static void sleep_us(unsigned microseconds)
 {
     const struct timespec pause = {.tv_sec = microseconds / 1000000,
@@ -428,10 +477,10 @@ cudaError_t standin_enter(standin_entry_t entry, int *is_late_p)
         *is_late_p = is_now && g.failure == STANDIN_FAIL_RUN;
     }
     if (is_now && (g.failure == STANDIN_FAIL_CALL || is_late_p != NULL)) {
-        g.fails = 2;
         if (g.failure == STANDIN_FAIL_CALL && error == cudaSuccess) {
             error = g.fail_error;
         }
+        has_failed_now();
     }
     slow_us = g.slow_us[entry];
     unlock();

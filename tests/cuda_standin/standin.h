@@ -171,7 +171,10 @@ void standin_reset(void);
  *  failure at a time. */
 void standin_fail(standin_entry_t entry, uint64_t n, cudaError_t error,
                   standin_failure_t failure);
-/** Whether the injected failure has happened. */
+/** Once that has happened, make the n-th call from then on of this entry point
+ *  fail; both at the call. */
+void standin_fail_then(standin_entry_t entry, uint64_t n, cudaError_t error);
+/** Whether the injected failure, or both, have happened. */
 int standin_has_failed(void);
 
 /** Calls of an entry point since the last reset. */
@@ -229,6 +232,16 @@ int standin_n_live(void);
 size_t standin_device_bytes(int device);
 /** Communicators of NCCL that live. */
 int standin_n_communicators(void);
+
+/** What NCCL does beside its calls. */
+typedef enum standin_nccl_job {
+    STANDIN_NCCL_NONE,
+    STANDIN_NCCL_MEET,    /**< the making of communicators */
+    STANDIN_NCCL_LAUNCH,  /**< putting operations into streams */
+    STANDIN_NCCL_FINALIZE /**< ending them */
+} standin_nccl_job_t;
+/** From now until a reset: that does not end before it is aborted. */
+void standin_stall_nccl(standin_nccl_job_t job);
 
 /** Declare bytes that the calling thread's next launch reads or writes. */
 void standin_access(const void *ptr, size_t bytes, int is_write);

@@ -56,6 +56,7 @@ cudaError_t standin_give(cudaError_t error);
 int standin_device(void); /* of the calling thread */
 int standin_n_devices(void);
 int standin_host_number(int device); /* the same in all processes of the host */
+standin_nccl_job_t standin_stalled(void); /* of NCCL */
 size_t standin_memory(void);
 int standin_is_reverse(void);
 unsigned standin_delay_us(void);

@@ -66,6 +66,30 @@ typedef struct errors {
     int n;
 } errors_t;
 
+static void set_limit(const sl_device_t *device, size_t bytes)
+{
+    sl_mem_limit_request(device->mem, bytes);
+    sl_mem_boundary(device->mem, NULL);
+}
+
+/* What each device needs. On CUDA devices a rehearsal with memory to spare also
+ * has landings for the batch, which are in no estimate; so once more with half
+ * of what these ask to be spared, where there are none. */
+static void rehearse(const sl_engine_params_t *params, sl_memory_plan_t *plan)
+{
+    int d;
+
+    sl_assert_ok(sl_engine_rehearse(params, plan));
+    if (fixture_is_cuda()) {
+        for (d = 0; d < plan->n_devices; d++) {
+            set_limit(&params->devices->devices[d],
+                      plan->devices[d].peak_bytes / 16 * 17);
+        }
+        sl_memory_plan_cleanup(plan);
+        sl_assert_ok(sl_engine_rehearse(params, plan));
+    }
+}
+
 static void compare(const fixture_run_t *run, errors_t *errors)
 {
     sl_device_set_t *devices = NULL;
@@ -75,7 +99,7 @@ static void compare(const fixture_run_t *run, errors_t *errors)
     int k;
 
     fixture_params(run, &devices, &params);
-    sl_assert_ok(sl_engine_rehearse(&params, &plan));
+    rehearse(&params, &plan);
     sl_assert_ok(sl_engine_estimate(&params, &memory));
     for (k = 0; k < run->n_stages; k++) {
         const double ratio =
@@ -134,36 +158,33 @@ static void the_estimate_of_a_gpt_is_near(void **state)
         1.01, 0.005);
 }
 
-/* On CUDA devices a rehearsal without a limit also has landings for the batch,
- * which are taken where there is room to spare and so are in no estimate. */
+/* On CUDA devices convolutions have larger workspaces. */
 static void the_estimate_of_a_resnet_is_near(void **state)
+{
+    (void)state;
+    check_estimates((fixture_run_t){.rows = 24,
+                                    .n_micro = 6,
+                                    .model = build("resnet", "18", 10)},
+                    0.97, fixture_is_cuda() ? 1.04 : 1.03, 0.005);
+}
+
+/* Values that skip stages are lent longer than the estimate knows; and on CUDA
+ * devices, where staged inputs and more workspaces come to stages of some ten
+ * KiB, a few of these are further off. */
+static void the_estimate_of_small_models_is_near(void **state)
 {
     const int is_cuda = fixture_is_cuda();
 
     (void)state;
     check_estimates(
-        (fixture_run_t){
-            .rows = 24, .n_micro = 6, .model = build("resnet", "18", 10)},
-        is_cuda ? 0.95 : 0.97, is_cuda ? 1.05 : 1.03, is_cuda ? 0.015 : 0.005);
-}
-
-/* Values that skip stages are lent longer than the estimate knows; and on CUDA
- * devices, where staged inputs and more workspaces come to stages of some ten
- * KiB, it is twice as far off. */
-static void the_estimate_of_small_models_is_near(void **state)
-{
-    const double far = fixture_is_cuda() ? 2.0 : 1.0;
-
-    (void)state;
-    check_estimates(
         (fixture_run_t){.rows = 48, .n_micro = 6, .model = fixture_resnet()},
-        1.0 - 0.1 * far, 1.0 + 0.2 * far, 0.03 * far);
+        is_cuda ? 0.87 : 0.9, is_cuda ? 1.35 : 1.2, 0.03);
     check_estimates(
         (fixture_run_t){.rows = 48, .n_micro = 12, .model = fixture_unet()},
-        1.0 - 0.15 * far, 1.0 + 0.2 * far, 0.05 * far);
+        0.85, 1.2, 0.05);
     check_estimates(
         (fixture_run_t){.rows = 512, .n_micro = 4, .model = fixture_gpt()},
-        1.0 - 0.05 * far, 1.0 + 0.1 * far, 0.02 * far);
+        0.95, is_cuda ? 1.2 : 1.1, 0.02);
 }
 
 /* ---- cuts that fit ---- */
@@ -173,8 +194,7 @@ static void set_limits(sl_device_set_t *devices, size_t bytes)
     int d;
 
     for (d = 0; d < devices->n_devices; d++) {
-        sl_mem_limit_request(devices->devices[d].mem, bytes);
-        sl_mem_boundary(devices->devices[d].mem, NULL);
+        set_limit(&devices->devices[d], bytes);
     }
 }
 
