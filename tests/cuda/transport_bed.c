@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/cuda/transport_bed.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/rng.h"
 #include "engine/device_ops.h"
@@ -337,6 +339,7 @@ static void recover(bed_rank_t *rank)
     status = sl_world_recover(rank->world);
     if (recover_nccl(rank, status) < 0) {
         rank->is_over = 1;
+        atomic_store(&rank->n_judged, INT_MAX);
         return;
     }
     for (i = 0; i < rank->plan->n_lines; i++) {
@@ -345,6 +348,23 @@ static void recover(bed_rank_t *rank)
     sl_abort_reset(&rank->abort);
     sl_world_watch(rank->world, on_abort, &rank->abort);
     (void)!sl_world_sum(rank->world, &none, 1);
+}
+
+/* All have said how the round went: one that fails early in the next would
+ * else cut others off in the sum that ends this one, and they would take this
+ * one for failed. */
+static void await_judgement(bed_rank_t *rank)
+{
+    const struct timespec pause = {.tv_nsec = 500000};
+    bed_rank_t *ranks = rank - rank->rank;
+    const int n = atomic_fetch_add(&rank->n_judged, 1) + 1;
+    int r;
+
+    for (r = 0; r < rank->plan->n_ranks; r++) {
+        while (atomic_load(&ranks[r].n_judged) < n) {
+            (void)nanosleep(&pause, NULL);
+        }
+    }
 }
 
 static void run_round(bed_rank_t *rank, int round)
@@ -382,6 +402,9 @@ static void run_round(bed_rank_t *rank, int round)
                        sl_last_error());
         rank->n_failed++;
         sl_world_abort(rank->world, rank->status, rank->detail);
+    }
+    await_judgement(rank);
+    if (rank->status < 0) {
         BED_TRUE(plan->expects_failure);
         recover(rank);
     }

@@ -8,6 +8,8 @@
 #ifndef SL_TESTS_CUDA_TRANSPORT_BED_H
 #define SL_TESTS_CUDA_TRANSPORT_BED_H
 
+#include <stdatomic.h>
+
 #include "engine/transport.h"
 #include "engine/world.h"
 
@@ -57,6 +59,7 @@ typedef struct bed_rank {
     sl_status_t status;               /**< likewise */
     uint64_t n_made;                  /**< communicators, at the end */
     int is_over;                      /**< does not take part any more */
+    atomic_int n_judged;              /**< rounds; INT_MAX: over */
 } bed_rank_t;
 
 /** Run it. @return faults; ranks[] has what came out */
