@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,6 +75,7 @@ static void begin_party(bed_t *bed, int i)
 
     party->pid = fork();
     if (party->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* also of a failed test */
         for (;;) {
             (void)pause();
         }

@@ -17,6 +17,14 @@ enum {
     N_SLOTS = 2 * SL_COORD_MAX_JOBS + 6
 };
 
+/* The C library's, as this program has it: hundreds of files would wait for a
+ * disk that is not what is tested here. */
+int fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
 typedef struct bed {
     sl_run_dir_t *dir;
     sl_exchange_t *exchange;
