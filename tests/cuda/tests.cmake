@@ -112,7 +112,7 @@ if(SL_CUDA STREQUAL "STANDIN")
     set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
         SLUICE_TEST_DEVICES=cuda)
     set(sl_cuda_engine_whole engine fit fit_ranks limits memory_plan oom
-        rank_failures replica_failures repartition moving_replicas
+        rank_failures replicas replica_failures repartition moving_replicas
         checkpoint_oom)
     # All that have devices. Not here, as there is none in them: checkpoint_fuzz
     # safetensors report (files and text), schedule cluster simulate
