@@ -28,15 +28,16 @@ if(SL_CUDA STREQUAL "STANDIN")
     add_test(NAME cuda.sharing
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda_sharing.sh
             $<TARGET_FILE:sluice>)
+    set_tests_properties(cuda.cli cuda.sharing PROPERTIES LABELS cuda
+        TIMEOUT 900 ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
+endif()
+if(SL_CUDA STREQUAL "STANDIN" AND NOT SL_SANITIZE)
     add_test(NAME cuda.mpi
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_cuda_mpi.sh
             $<TARGET_FILE:sluice> $<TARGET_FILE:sl_aware_mpi>)
-    set_tests_properties(cuda.cli cuda.sharing cuda.mpi PROPERTIES LABELS cuda
-        TIMEOUT 900 ENVIRONMENT "${SL_TEST_ENVIRONMENT};SL_STANDIN_DEVICES=2")
-    # what is preloaded comes before the sanitizer's own library
-    set_property(TEST cuda.mpi PROPERTY SKIP_RETURN_CODE 77)
-    set_property(TEST cuda.mpi APPEND PROPERTY ENVIRONMENT
-        "ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0")
+    # not with sanitizers: what is preloaded comes before their own library
+    set_tests_properties(cuda.mpi PROPERTIES LABELS cuda TIMEOUT 900
+        SKIP_RETURN_CODE 77 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
 endif()
 set(sl_doctor_cuda no)
 if(SL_CUDA STREQUAL "STANDIN")

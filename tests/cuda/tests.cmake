@@ -102,15 +102,18 @@ if(SL_CUDA STREQUAL "STANDIN")
             TIMEOUT 300 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
     endforeach()
 
-    # training, and the engine's own tests on CUDA devices; limits are set to
-    # the byte, which memory in pages of 2 MiB would round
+    # training, and the engine's own tests on CUDA devices; memory is in pages,
+    # as by default, but where limits are set to the byte these would round it
     foreach(name gates loads training training_failures)
         sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
         target_compile_definitions(test_cuda_${name} PRIVATE
             SL_TESTS_STANDIN=1)
     endforeach()
     set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
-        SLUICE_TEST_DEVICES=cuda SLUICE_NO_CUDA_VMM=1)
+        SLUICE_TEST_DEVICES=cuda)
+    set(sl_cuda_engine_whole engine fit fit_ranks limits memory_plan oom
+        rank_failures replicas replica_failures repartition moving_replicas
+        checkpoint_oom)
     # All that have devices. Not here, as there is none in them: checkpoint_fuzz
     # safetensors report (files and text), schedule cluster simulate
     # simulate_brute simulate_search rebalance (plans, and a policy in simulated
@@ -121,8 +124,12 @@ if(SL_CUDA STREQUAL "STANDIN")
         fit_ranks limits oom checkpoint checkpoint_files checkpoint_oom
         checkpoint_ranks)
         add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
+        set(environment ${sl_cuda_engine_environment})
+        if(name IN_LIST sl_cuda_engine_whole)
+            list(APPEND environment SLUICE_NO_CUDA_VMM=1)
+        endif()
         set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
-            TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment}")
+            TIMEOUT 1200 ENVIRONMENT "${environment}")
     endforeach()
     foreach(precision bf16 f16)
         add_test(NAME cuda.engine_exact_${precision} COMMAND test_engine_exact)
@@ -147,9 +154,13 @@ if(SL_CUDA STREQUAL "STANDIN")
             overlap fit_ranks checkpoint_ranks)
             add_test(NAME cuda.engine_${name}_${transport}
                 COMMAND test_engine_${name})
+            set(environment ${sl_cuda_engine_environment} SL_STANDIN_DEVICES=8
+                SLUICE_TEST_TRANSPORT=${transport})
+            if(NOT name STREQUAL "ranks")
+                list(APPEND environment SLUICE_NO_CUDA_VMM=1)
+            endif()
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES
-                LABELS cuda TIMEOUT 1200 ENVIRONMENT
-                "${sl_cuda_engine_environment};SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=${transport}")
+                LABELS cuda TIMEOUT 1200 ENVIRONMENT "${environment}")
         endforeach()
     endforeach()
 
