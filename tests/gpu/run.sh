@@ -463,7 +463,8 @@ run() {
     if [ $result = fail ]; then
         n_failed=$((n_failed + 1))
         : "${detail:=status $status: $(tail -1 "$folder/$name/log")}"
-        tail -15 "$folder/$name/log" | sed "s/^/    $name: /"
+        [ ! -s "$folder/$name/log" ] ||
+            tail -15 "$folder/$name/log" | sed "s/^/    $name: /"
     fi
     detail=$(echo "$detail" | tr '\n"\\\t' "  '/ " | sed 's/ *$//; s/^ *//' |
         cut -c1-200)
