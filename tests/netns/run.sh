@@ -106,7 +106,7 @@ pair_ends
 [ "$(hash_in tcp0.log)" = "$(hash_in twins.log)" ] ||
     fail 'over TCP: another state'
 pair --steps 1000000 --dead-after 5 --metrics metrics.jsonl
-until_true steps_in metrics.jsonl 20
+until_true steps_done metrics.jsonl 20
 link b down
 begin=$(date +%s)
 pair_ends
