@@ -491,6 +491,29 @@ static void the_memory_plan_counts_buckets(void **state)
     sl_model_destroy(run.model);
 }
 
+/* Of two replicas on CPU devices none has memory for the other's parts. */
+static void parts_are_added_where_they_lie(void **state)
+{
+    fixture_run_t run = {.rows = 8,
+                         .n_micro = 2,
+                         .n_devices = 2,
+                         .n_stages = 1,
+                         .n_replicas = 2};
+    sl_memory_plan_t plan;
+    int d;
+
+    (void)state;
+    run.model = fixture_mlp();
+    plan = fixture_rehearse(&run);
+    for (d = 0; d < 2; d++) {
+        assert_int_equal(plan.devices[d].class_peak_bytes[SL_MEM_CLASS_COMM] >
+                             0,
+                         fixture_is_cuda());
+    }
+    sl_memory_plan_cleanup(&plan);
+    sl_model_destroy(run.model);
+}
+
 /* What is recomputed to fit changes no bit, on any replica. */
 static void recompute_auto_fits_all_replicas(void **state)
 {
@@ -603,6 +626,7 @@ int main(void)
         sl_unit_test(state_moves_between_grids),
         sl_unit_test(gradients_are_those_of_the_mini_batch),
         sl_unit_test(the_memory_plan_counts_buckets),
+        sl_unit_test(parts_are_added_where_they_lie),
         sl_unit_test(recompute_auto_fits_all_replicas),
         sl_unit_test(cells_and_signals_are_told),
     };
