@@ -19,6 +19,23 @@ enum {
 
 /* ---- agreeing ---- */
 
+/* What each rank has, in their order. @param all_p the caller's to free, also
+ * on failure */
+static sl_status_t gather(sl_world_t *world, const void *mine, size_t n_bytes,
+                          void **all_p)
+{
+    const int n = sl_world_size(world);
+    sl_status_t status;
+
+    *all_p = calloc((size_t)n, n_bytes);
+    if (*all_p == NULL) {
+        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
+    }
+    status = sl_world_gather(world, mine, n_bytes, *all_p);
+out:
+    return status;
+}
+
 typedef struct sl_verdict {
     char text[VERDICT_BYTES]; /* empty: nothing is wrong */
 } sl_verdict_t;
@@ -28,14 +45,13 @@ static sl_status_t agree(sl_world_t *world, sl_status_t code,
                          const sl_verdict_t *mine)
 {
     const int n = sl_world_size(world);
-    sl_verdict_t *all = calloc((size_t)n, sizeof(*all));
+    const sl_verdict_t *all;
+    void *gathered;
     sl_status_t status;
     int i;
 
-    if (all == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
-    }
-    SL_TRY(status, sl_world_gather(world, mine, sizeof(*mine), all), out);
+    SL_TRY(status, gather(world, mine, sizeof(*mine), &gathered), out);
+    all = gathered;
     for (i = 0; i < n && all[i].text[0] == '\0'; i++) {
     }
     if (i == n) {
@@ -48,7 +64,7 @@ static sl_status_t agree(sl_world_t *world, sl_status_t code,
     SL_REFUSE(status, code, out, "rank %d on host %s %s", i,
               sl_world_host(world, i), all[i].text);
 out:
-    free(all);
+    free(gathered);
     return status;
 }
 
@@ -255,18 +271,16 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
     const int has_gpus = strncmp(params->spec, "cuda", 4) == 0;
     const rank_share_t mine = {sl_device_cores_hash(),
                                has_gpus ? sl_device_gpus_hash() : 0};
-    rank_share_t *all = NULL;
+    const rank_share_t *all;
+    void *gathered;
     sl_status_t status;
     int i;
 
     if (n == 1) {
         return SL_OK;
     }
-    all = calloc((size_t)n, sizeof(*all));
-    if (all == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
-    }
-    SL_TRY(status, sl_world_gather(world, &mine, sizeof(mine), all), out);
+    SL_TRY(status, gather(world, &mine, sizeof(mine), &gathered), out);
+    all = gathered;
     params->n_local = params->n_on_host = params->n_gpu_ranks = 0;
     params->local_rank = params->gpu_rank = 0;
     for (i = 0; i < n; i++) {
@@ -284,7 +298,7 @@ sl_status_t sl_ranks_share_host(sl_world_t *world, sl_device_params_t *params)
         }
     }
 out:
-    free(all);
+    free(gathered);
     return status;
 }
 
@@ -295,7 +309,7 @@ sl_status_t sl_ranks_check_gpus(sl_world_t *world, const char *spec,
 {
     const int n = sl_world_size(world);
     const int has_gpus = strncmp(spec, "cuda", 4) == 0;
-    int *all = NULL;
+    void *gathered;
     int n_with = 0;
     sl_verdict_t verdict = {""};
     sl_status_t status;
@@ -304,14 +318,9 @@ sl_status_t sl_ranks_check_gpus(sl_world_t *world, const char *spec,
     if (n == 1) {
         return SL_OK;
     }
-    all = calloc((size_t)n, sizeof(*all));
-    if (all == NULL) {
-        SL_FAIL(status, SL_ERR_NO_MEMORY, out, "no memory for %d ranks", n);
-    }
-    SL_TRY(status, sl_world_gather(world, &has_gpus, sizeof(has_gpus), all),
-           out);
+    SL_TRY(status, gather(world, &has_gpus, sizeof(has_gpus), &gathered), out);
     for (i = 0; i < n; i++) {
-        n_with += all[i];
+        n_with += ((const int *)gathered)[i];
     }
     if (n_with > 0 && !has_gpus && !is_chosen) {
         (void)snprintf(verdict.text, sizeof(verdict.text),
@@ -322,7 +331,7 @@ sl_status_t sl_ranks_check_gpus(sl_world_t *world, const char *spec,
     }
     status = agree(world, SL_ERR_DEVICE, &verdict);
 out:
-    free(all);
+    free(gathered);
     return status;
 }
 

@@ -34,27 +34,21 @@ typedef struct sl_exchange_job {
     int has_warned;
 } sl_exchange_job_t;
 
-/* A job that is not known yet. */
-typedef struct sl_arrival {
-    uint64_t created_ns;
-    size_t id; /* index in the list */
-} sl_arrival_t;
-
 struct sl_exchange {
     sl_exchange_params_t params;
     int n_jobs;
     int has_warned_many;
     sl_exchange_job_t *jobs[SL_COORD_MAX_JOBS]; /* as in the snapshot */
     /* the latest list of all that live */
-    sl_run_id_t *ids;       /* owned */
-    sl_arrival_t *arrivals; /* owned; likewise of `room` */
+    sl_run_id_t *ids;             /* owned */
+    sl_exchange_job_t **arrivals; /* owned, of `room` too: for add_new() */
     size_t room;
 };
 
 static sl_status_t make_room(sl_exchange_t *exchange, size_t room)
 {
     sl_run_id_t *ids = realloc(exchange->ids, room * sizeof(*ids));
-    sl_arrival_t *arrivals;
+    sl_exchange_job_t **arrivals;
     sl_status_t status = SL_OK;
 
     exchange->ids = ids != NULL ? ids : exchange->ids;
@@ -164,37 +158,43 @@ static sl_status_t read_job(sl_exchange_t *exchange, sl_exchange_job_t *job)
     return SL_OK;
 }
 
-static void add_job(sl_exchange_t *exchange, const sl_run_id_t *id)
+/* NULL: gone, or not to be trusted; it is looked at again. */
+static sl_exchange_job_t *make_job(const sl_exchange_t *exchange,
+                                   const sl_run_id_t *id)
 {
     sl_exchange_job_t *job = calloc(1, sizeof(*job));
 
-    if (job == NULL) {
-        return;
+    if (job == NULL ||
+        sl_run_job_read(exchange->params.dir, id, &job->job) < 0) {
+        free(job);
+        return NULL;
     }
     job->id = *id;
-    if (sl_run_job_read(exchange->params.dir, id, &job->job) < 0) {
-        free(job); /* gone, or not to be trusted: it is looked at again */
-        return;
-    }
     /* A coordinator of the past may have moved its threads; not those of a
      * job that policies leave alone. */
     job->background = job->job.job_class == SL_JOB_CLASS_NONE ? 0 : -1;
-    job->is_present = read_job(exchange, job) >= 0;
-    if (job->is_present) {
-        exchange->jobs[exchange->n_jobs++] = job;
+    return job;
+}
+
+static void add_job(sl_exchange_t *exchange, sl_exchange_job_t *take_job)
+{
+    take_job->is_present = read_job(exchange, take_job) >= 0;
+    if (take_job->is_present) {
+        exchange->jobs[exchange->n_jobs++] = take_job;
     } else {
-        free(job);
+        free(take_job);
     }
 }
 
 static int compare_arrivals(const void *a, const void *b)
 {
-    const sl_arrival_t *first = a, *second = b;
+    const sl_exchange_job_t *first = *(sl_exchange_job_t *const *)a;
+    const sl_exchange_job_t *second = *(sl_exchange_job_t *const *)b;
 
-    if (first->created_ns != second->created_ns) {
-        return first->created_ns < second->created_ns ? -1 : 1;
+    if (first->job.created_ns != second->job.created_ns) {
+        return first->job.created_ns < second->job.created_ns ? -1 : 1;
     }
-    return first->id < second->id ? -1 : first->id > second->id;
+    return strcmp(first->id.text, second->id.text);
 }
 
 static void warn_many(sl_exchange_t *exchange, size_t n_left)
@@ -211,7 +211,7 @@ static void warn_many(sl_exchange_t *exchange, size_t n_left)
  * many as there is room for. */
 static void add_new(sl_exchange_t *exchange, size_t n_listed)
 {
-    sl_control_job_t job;
+    sl_exchange_job_t *job;
     size_t i, n = 0, n_unknown = 0;
 
     for (i = 0; i < n_listed; i++) {
@@ -221,10 +221,10 @@ static void add_new(sl_exchange_t *exchange, size_t n_listed)
             continue;
         }
         n_unknown++;
-        if (exchange->n_jobs < SL_COORD_MAX_JOBS &&
-            sl_run_job_read(exchange->params.dir, id, &job) >= 0) {
-            exchange->arrivals[n].created_ns = job.created_ns;
-            exchange->arrivals[n++].id = i;
+        job = exchange->n_jobs < SL_COORD_MAX_JOBS ? make_job(exchange, id)
+                                                   : NULL;
+        if (job != NULL) {
+            exchange->arrivals[n++] = job;
         }
     }
     if (exchange->n_jobs == SL_COORD_MAX_JOBS) {
@@ -233,9 +233,12 @@ static void add_new(sl_exchange_t *exchange, size_t n_listed)
     }
     qsort(exchange->arrivals, n, sizeof(*exchange->arrivals), compare_arrivals);
     for (i = 0; i < n && exchange->n_jobs < SL_COORD_MAX_JOBS; i++) {
-        add_job(exchange, &exchange->ids[exchange->arrivals[i].id]);
+        add_job(exchange, exchange->arrivals[i]);
     }
     warn_many(exchange, n - i);
+    for (; i < n; i++) {
+        free(exchange->arrivals[i]);
+    }
 }
 
 static void drop_absent(sl_exchange_t *exchange)
