@@ -314,4 +314,35 @@ static inline const sl_coord_decision_t *sim_decision(const sim_t *sim, int i)
     return &sim->decisions.jobs[sim->index[i]];
 }
 
+/* ---- a guarantee job and guests ---- */
+
+enum {
+    HOST = 0,
+    GUEST = 1,
+    SECOND = 2
+};
+
+static inline sim_t *sim_pair(const sl_coord_params_t *params, uint64_t seed,
+                              double base_ms, double demand)
+{
+    sim_t *sim = sim_create(params, seed);
+
+    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, demand);
+    (void)sim_add(sim, GUEST, SL_JOB_CLASS_OPPORTUNISTIC, base_ms, 1.0);
+    return sim;
+}
+
+/* Mean mini-batch of the same job, noise and outliers, without a guest. */
+static inline double sim_alone_us(uint64_t seed, double base_ms, double seconds)
+{
+    sim_t *sim = sim_create(NULL, seed);
+    double us;
+
+    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, 0.5);
+    sim_run(sim, seconds);
+    us = sim_mean_us(&sim->jobs[HOST]);
+    sim_destroy(sim);
+    return us;
+}
+
 #endif /* SL_TESTS_SCHEDULER_COORDINATOR_SIM_H */

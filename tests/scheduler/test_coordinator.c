@@ -2,41 +2,12 @@
 /* The policies on a simulated machine, in virtual time. */
 #include "tests/scheduler/coordinator_sim.h"
 
-enum {
-    HOST = 0,
-    GUEST = 1,
-    SECOND = 2
-};
-
 static sl_coord_params_t defaults(void)
 {
     sl_coord_params_t params;
 
     sl_coord_params_default(&params);
     return params;
-}
-
-static sim_t *pair(const sl_coord_params_t *params, uint64_t seed,
-                   double base_ms, double demand)
-{
-    sim_t *sim = sim_create(params, seed);
-
-    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, demand);
-    (void)sim_add(sim, GUEST, SL_JOB_CLASS_OPPORTUNISTIC, base_ms, 1.0);
-    return sim;
-}
-
-/* Mean mini-batch of the same job, noise and outliers, without a guest. */
-static double alone_us(uint64_t seed, double base_ms, double seconds)
-{
-    sim_t *sim = sim_create(NULL, seed);
-    double us;
-
-    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, 0.5);
-    sim_run(sim, seconds);
-    us = sim_mean_us(&sim->jobs[HOST]);
-    sim_destroy(sim);
-    return us;
 }
 
 /* Anchors: mean slowdown at most 3 %, the guest has 0.7 of the idle part,
@@ -55,13 +26,13 @@ static void guarantee_first_keeps_the_slowdown_and_feeds_the_guest(void **state)
             double slowdown = 0.0, share = 0.0;
 
             for (seed = 1; seed <= 4; seed++) {
-                sim_t *sim = pair(&params, seed, base_ms[b], demands[d]);
+                sim_t *sim = sim_pair(&params, seed, base_ms[b], demands[d]);
 
                 sim_run(sim, 40.0 + 2.0 * base_ms[b]); /* find the level */
                 sim_reset_sums(sim);
                 sim_run(sim, 120.0);
                 slowdown += sim_mean_us(&sim->jobs[HOST]) /
-                            alone_us(seed, base_ms[b], 120.0) / 4.0;
+                            sim_alone_us(seed, base_ms[b], 120.0) / 4.0;
                 share += sim_mean_share(&sim->jobs[GUEST]) / 4.0;
                 sim_destroy(sim);
             }
@@ -89,7 +60,7 @@ static void a_guest_of_a_pulse_has_the_idle_part_soon(void **state)
         double slowdown = 0.0, share = 0.0;
 
         for (seed = 1; seed <= 4; seed++) {
-            sim_t *sim = pair(&params, seed, 34.0, demands[d]);
+            sim_t *sim = sim_pair(&params, seed, 34.0, demands[d]);
 
             sim->jobs[HOST].view.has_pulse = 1;
             sim_run(sim, 10.0);
@@ -98,7 +69,7 @@ static void a_guest_of_a_pulse_has_the_idle_part_soon(void **state)
             assert_int_equal(sim_decision(sim, GUEST)->n_yields, 1);
             assert_int_equal(sim_decision(sim, HOST)->n_yields, 0);
             slowdown += sim_mean_us(&sim->jobs[HOST]) /
-                        alone_us(seed, 34.0, 120.0) / 4.0;
+                        sim_alone_us(seed, 34.0, 120.0) / 4.0;
             share += sim_mean_share(&sim->jobs[GUEST]) / 4.0;
             sim_destroy(sim);
         }
@@ -114,7 +85,7 @@ static void a_guest_of_a_pulse_has_the_idle_part_soon(void **state)
 static void a_burst_of_slow_mini_batches_cuts_no_guest_of_a_pulse(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 1, 34.0, 0.66);
+    sim_t *sim = sim_pair(&params, 1, 34.0, 0.66);
 
     (void)state;
     sim->jobs[HOST].view.has_pulse = 1;
@@ -133,7 +104,7 @@ static void a_burst_of_slow_mini_batches_cuts_no_guest_of_a_pulse(void **state)
 static void a_guest_yields_where_cores_are_shared(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 1, 10.0, 0.5);
+    sim_t *sim = sim_pair(&params, 1, 10.0, 0.5);
     sim_job_t *host = &sim->jobs[HOST], *guest = &sim->jobs[GUEST];
     const sl_coord_decision_t *decision;
     int d;
@@ -196,7 +167,8 @@ static void without_control_the_guest_hurts(void **state)
     (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, 10.0, 0.6);
     (void)sim_add(sim, GUEST, SL_JOB_CLASS_OPPORTUNISTIC, 10.0, 1.0);
     sim_run(sim, 30.0);
-    assert_true(sim_mean_us(&sim->jobs[HOST]) / alone_us(1, 10.0, 30.0) > 2.0);
+    assert_true(sim_mean_us(&sim->jobs[HOST]) / sim_alone_us(1, 10.0, 30.0) >
+                2.0);
     sim_destroy(sim);
 }
 
@@ -211,7 +183,7 @@ static void a_load_step_is_answered_in_time(void **state)
     (void)state;
     for (b = 0; b < 3; b++) {
         for (seed = 1; seed <= 5; seed++) {
-            sim_t *sim = pair(&params, seed, base_ms[b], 0.3);
+            sim_t *sim = sim_pair(&params, seed, base_ms[b], 0.3);
             double before, limit_s = 10.0 * base_ms[b] * 1e-3;
 
             sim_run(sim, 30.0 + 0.5 * base_ms[b]); /* to open */
@@ -232,7 +204,7 @@ static void a_load_step_is_answered_in_time(void **state)
 static void the_share_opens_again_when_the_load_falls(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 3, 10.0, 0.9);
+    sim_t *sim = sim_pair(&params, 3, 10.0, 0.9);
 
     (void)state;
     sim_run(sim, 40.0);
@@ -250,7 +222,7 @@ static void the_share_opens_again_when_the_load_falls(void **state)
 static void the_baseline_follows_the_job(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 5, 10.0, 0.5);
+    sim_t *sim = sim_pair(&params, 5, 10.0, 0.5);
 
     (void)state;
     sim_run(sim, 30.0);
@@ -272,7 +244,7 @@ static void the_baseline_follows_the_job(void **state)
 static void outliers_do_not_starve_the_guest(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 7, 10.0, 0.5);
+    sim_t *sim = sim_pair(&params, 7, 10.0, 0.5);
 
     (void)state;
     sim->outliers = 0.1;
@@ -290,7 +262,7 @@ static void a_guest_never_falls_below_the_floor(void **state)
 
     (void)state;
     params.floor_percent = 2.0;
-    sim = pair(&params, 9, 10.0, 0.999); /* no idle part at all */
+    sim = sim_pair(&params, 9, 10.0, 0.999); /* no idle part at all */
     sim_run(sim, 2.0);
     sim_reset_sums(sim);
     sim_run(sim, 60.0);
@@ -309,7 +281,7 @@ static void the_baseline_is_measured_again(void **state)
 
     (void)state;
     params.probe_ns = 10 * SIM_S;
-    sim = pair(&params, 11, 10.0, 0.1); /* much room: no cuts */
+    sim = sim_pair(&params, 11, 10.0, 0.1); /* much room: no cuts */
     sim->noise = 0.0;
     sim->outliers = 0.0;
     sim_run(sim, 30.0);
@@ -347,7 +319,7 @@ static void a_new_guarantee_job_finds_its_guests_at_the_floor(void **state)
 static void a_new_coordinator_takes_over(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 15, 10.0, 0.2);
+    sim_t *sim = sim_pair(&params, 15, 10.0, 0.2);
     double before;
 
     (void)state;
@@ -369,7 +341,7 @@ static void a_new_coordinator_takes_over(void **state)
 static void a_stalled_guarantee_job_is_freed_of_its_guests(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 17, 10.0, 0.3);
+    sim_t *sim = sim_pair(&params, 17, 10.0, 0.3);
     double base_us = sim->jobs[HOST].base_us;
 
     (void)state;
@@ -390,7 +362,7 @@ static void a_stalled_guarantee_job_is_freed_of_its_guests(void **state)
 static void what_is_set_by_hand_stays(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 19, 10.0, 0.9);
+    sim_t *sim = sim_pair(&params, 19, 10.0, 0.9);
     sl_coord_device_t *device = &sim->jobs[GUEST].view.devices[0];
     int i;
 
@@ -416,7 +388,7 @@ static void what_is_set_by_hand_stays(void **state)
 static void a_guarantee_job_that_was_suspended_finds_its_peace(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 20, 10.0, 0.7);
+    sim_t *sim = sim_pair(&params, 20, 10.0, 0.7);
     double before;
     int i;
 
@@ -473,7 +445,7 @@ static void a_suspended_guest_gives_its_share_to_the_others(void **state)
 static void spare_share_goes_to_the_guest_that_gains_most(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 23, 10.0, 0.4);
+    sim_t *sim = sim_pair(&params, 23, 10.0, 0.4);
     double first, second;
 
     (void)state;
@@ -511,7 +483,7 @@ static void spare_share_goes_to_the_guest_that_gains_most(void **state)
 static void a_guest_of_two_guarantee_jobs_heeds_both(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *sim = pair(&params, 25, 10.0, 0.2);
+    sim_t *sim = sim_pair(&params, 25, 10.0, 0.2);
     double slowdown;
 
     (void)state;
@@ -519,7 +491,8 @@ static void a_guest_of_two_guarantee_jobs_heeds_both(void **state)
     sim_run(sim, 60.0);
     sim_reset_sums(sim);
     sim_run(sim, 60.0);
-    slowdown = sim_mean_us(&sim->jobs[SECOND]) / alone_us(25, 30.0, 60.0) - 1.0;
+    slowdown =
+        sim_mean_us(&sim->jobs[SECOND]) / sim_alone_us(25, 30.0, 60.0) - 1.0;
     assert_true(slowdown < 0.03);
     assert_true(sim->jobs[HOST].share == 1.0);
     assert_true(sim->jobs[SECOND].share == 1.0);
@@ -575,8 +548,8 @@ static void static_divides_by_class(void **state)
 static void decisions_depend_on_the_snapshots_alone(void **state)
 {
     const sl_coord_params_t params = defaults();
-    sim_t *a = pair(&params, 31, 10.0, 0.6);
-    sim_t *b = pair(&params, 31, 10.0, 0.6);
+    sim_t *a = sim_pair(&params, 31, 10.0, 0.6);
+    sim_t *b = sim_pair(&params, 31, 10.0, 0.6);
     int i;
 
     (void)state;

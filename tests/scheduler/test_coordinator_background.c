@@ -5,21 +5,13 @@
 #define _GNU_SOURCE /* SCHED_IDLE, SCHED_BATCH */
 #endif
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "scheduler/control/run_dir.h"
-#include "scheduler/control/secure_file.h"
-#include "scheduler/coordinator/exchange.h"
 #include "scheduler/coordinator/priority.h"
-#include "tests/support/sl_test.h"
-
-#define SECOND_NS UINT64_C(1000000000)
+#include "tests/scheduler/coordinator_bed.h"
+#include "tests/scheduler/process_bed.h"
 
 enum {
     GUEST,
@@ -39,50 +31,16 @@ typedef struct party {
 typedef struct bed {
     party_t parties[N_PARTIES];
     int can_raise; /* this user may move threads out of the background */
-    sl_run_dir_t *dir;
-    sl_coord_t *coord;
-    sl_exchange_t *exchange;
-    sl_coord_snapshot_t seen;
-    sl_coord_decisions_t decisions;
-    uint64_t now_ns;
+    coordinator_bed_t coordinator;
 } bed_t;
-
-static uint64_t start_of(pid_t pid)
-{
-    char path[64], text[1024];
-    const char *field;
-    FILE *file;
-    size_t n;
-    int i;
-
-    (void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
-    file = fopen(path, "r");
-    assert_non_null(file);
-    n = fread(text, 1, sizeof(text) - 1, file);
-    (void)fclose(file);
-    text[n] = '\0';
-    field = strrchr(text, ')');
-    for (i = 2; i < 22; i++) {
-        assert_non_null(field);
-        field = strchr(field + 1, ' ');
-    }
-    return strtoull(field, NULL, 10);
-}
 
 static void begin_party(bed_t *bed, int i)
 {
     party_t *party = &bed->parties[i];
 
-    party->pid = fork();
-    if (party->pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* also of a failed test */
-        for (;;) {
-            (void)pause();
-        }
-    }
-    assert_true(party->pid > 0);
+    party->pid = process_begin();
     party->job.pid = party->pid;
-    party->job.start_ticks = start_of(party->pid);
+    party->job.start_ticks = process_start(party->pid);
     (void)snprintf(party->job.name, sizeof(party->job.name), "party-%d", i);
     party->job.created_ns = 1;
     party->job.n_devices = 1;
@@ -101,46 +59,40 @@ static void begin_party(bed_t *bed, int i)
 static void publish(bed_t *bed, int i, sl_job_class_t job_class)
 {
     party_t *party = &bed->parties[i];
-    char *text = NULL;
 
     if (!party->is_listed) {
         party->job.job_class = job_class;
-        sl_assert_ok(sl_job_dir_create(bed->dir, &party->job, &party->dir));
+        sl_assert_ok(
+            sl_job_dir_create(bed->coordinator.dir, &party->job, &party->dir));
         party->is_listed = 1;
     }
     party->status.job_class = job_class;
     party->status.sequence++;
-    sl_assert_ok(sl_control_status_format(&party->status, &text));
-    sl_assert_ok(sl_atomic_write_unflushed(party->dir.fd, SL_FILE_STATUS, 0600,
-                                           text, strlen(text)));
-    free(text);
+    coordinator_bed_tell(&party->dir, &party->status);
 }
 
 static void retire(bed_t *bed, int i)
 {
-    sl_job_dir_remove(bed->dir, &bed->parties[i].dir);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->parties[i].dir);
     bed->parties[i].is_listed = 0;
 }
 
 static void begin_coordinator(bed_t *bed, int is_dry_run)
 {
-    sl_exchange_params_t params = {.dir = bed->dir,
-                                   .floor_percent = 1.0,
-                                   .ttl_ms = 8000,
-                                   .is_dry_run = is_dry_run};
-    sl_coord_params_t coord_params;
+    const sl_exchange_params_t params = {
+        .floor_percent = 1.0, .ttl_ms = 8000, .is_dry_run = is_dry_run};
 
-    sl_coord_params_default(&coord_params);
-    sl_assert_ok(sl_coord_create(&coord_params, &bed->coord));
-    sl_assert_ok(sl_exchange_create(&params, &bed->exchange));
+    coordinator_bed_begin(&bed->coordinator, &params);
 }
 
 static void end_coordinator(bed_t *bed)
 {
-    sl_exchange_destroy(bed->exchange);
-    sl_coord_destroy(bed->coord);
-    bed->exchange = NULL;
-    bed->coord = NULL;
+    coordinator_bed_end(&bed->coordinator);
+}
+
+static void look(bed_t *bed)
+{
+    coordinator_bed_look(&bed->coordinator);
 }
 
 static void set_policy(bed_t *bed, int i, int policy)
@@ -160,7 +112,6 @@ static int policy_of(const bed_t *bed, int i)
 static bed_t *make_bed(void)
 {
     bed_t *bed = calloc(1, sizeof(*bed));
-    char path[512];
     int i;
 
     assert_non_null(bed);
@@ -170,13 +121,10 @@ static bed_t *make_bed(void)
     sl_assert_ok(sl_priority_set(&bed->parties[HOST].job, 1));
     bed->can_raise = sl_priority_set(&bed->parties[HOST].job, 0) == SL_OK;
     if (!bed->can_raise) {
-        (void)kill(bed->parties[HOST].pid, SIGKILL);
-        (void)waitpid(bed->parties[HOST].pid, NULL, 0);
+        process_end(bed->parties[HOST].pid);
         begin_party(bed, HOST);
     }
-    (void)snprintf(path, sizeof(path), "%s/run", sl_test_directory());
-    sl_assert_ok(sl_run_dir_open(path, &bed->dir));
-    bed->now_ns = 50 * SECOND_NS;
+    coordinator_bed_open(&bed->coordinator);
     begin_coordinator(bed, 0);
     return bed;
 }
@@ -190,19 +138,10 @@ static void free_bed(bed_t *bed)
         if (bed->parties[i].is_listed) {
             retire(bed, i);
         }
-        (void)kill(bed->parties[i].pid, SIGKILL);
-        (void)waitpid(bed->parties[i].pid, NULL, 0);
+        process_end(bed->parties[i].pid);
     }
-    sl_run_dir_close(bed->dir);
+    coordinator_bed_close(&bed->coordinator);
     free(bed);
-}
-
-static void look(bed_t *bed)
-{
-    bed->now_ns += SECOND_NS / 5;
-    sl_exchange_read(bed->exchange, bed->now_ns, &bed->seen);
-    sl_coord_step(bed->coord, &bed->seen, &bed->decisions);
-    sl_exchange_write(bed->exchange, &bed->seen, &bed->decisions);
 }
 
 static int raised_policy(const bed_t *bed)
@@ -228,17 +167,23 @@ static void a_guest_is_in_the_background_beside_a_host_only(void **state)
     free_bed(bed);
 }
 
+/* A guest that a coordinator moved there for a host, and then ended. */
+static void leave_in_background(bed_t *bed)
+{
+    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
+    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
+    look(bed);
+    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
+    end_coordinator(bed);
+}
+
 /* Whoever moved it there is gone; so is the job that it was there for. */
 static void a_new_coordinator_moves_back_a_guest_that_is_alone(void **state)
 {
     bed_t *bed = make_bed();
 
     (void)state;
-    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
-    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
-    look(bed);
-    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
-    end_coordinator(bed);
+    leave_in_background(bed);
     retire(bed, HOST);
     begin_coordinator(bed, 0);
     look(bed);
@@ -251,11 +196,7 @@ static void a_new_coordinator_moves_back_one_promoted_meanwhile(void **state)
     bed_t *bed = make_bed();
 
     (void)state;
-    publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
-    publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
-    look(bed);
-    assert_int_equal(policy_of(bed, GUEST), SCHED_IDLE);
-    end_coordinator(bed);
+    leave_in_background(bed);
     publish(bed, GUEST, SL_JOB_CLASS_GUARANTEE);
     begin_coordinator(bed, 0);
     look(bed);
@@ -295,8 +236,8 @@ static void a_dry_run_moves_nobody(void **state)
     publish(bed, GUEST, SL_JOB_CLASS_OPPORTUNISTIC);
     publish(bed, HOST, SL_JOB_CLASS_GUARANTEE);
     look(bed);
-    assert_true(bed->decisions.jobs[GUEST].is_background !=
-                bed->decisions.jobs[HOST].is_background);
+    assert_true(bed->coordinator.decisions.jobs[GUEST].is_background !=
+                bed->coordinator.decisions.jobs[HOST].is_background);
     assert_int_equal(policy_of(bed, GUEST), SCHED_OTHER);
     free_bed(bed);
 }

@@ -8,28 +8,19 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "scheduler/control/run_dir.h"
-#include "scheduler/control/secure_file.h"
-#include "scheduler/coordinator/exchange.h"
 #include "scheduler/coordinator/pins.h"
 #include "scheduler/pulse.h"
-#include "tests/support/sl_test.h"
+#include "tests/scheduler/coordinator_bed.h"
 
-#define SECOND_NS UINT64_C(1000000000)
 #define MIB (UINT64_C(1) << 20)
 
 /* A run directory with one job and a coordinator's side. */
 typedef struct bed {
-    sl_run_dir_t *dir;
+    coordinator_bed_t coordinator;
     sl_job_dir_t job_dir;
     sl_control_job_t job;
     sl_control_status_t status;
-    sl_exchange_t *exchange;
-    sl_coord_t *coord;
-    sl_coord_snapshot_t seen;
-    sl_coord_decisions_t decisions;
     sl_control_order_t order;
-    uint64_t now_ns;
     int n_orders; /* news told */
 } bed_t;
 
@@ -45,49 +36,37 @@ static void count_order(void *ctx, const sl_run_id_t *id,
 
 static void publish(bed_t *bed)
 {
-    char *text = NULL;
-
     bed->status.sequence++;
-    sl_assert_ok(sl_control_status_format(&bed->status, &text));
-    sl_assert_ok(sl_atomic_write(bed->job_dir.fd, SL_FILE_STATUS, 0600, text,
-                                 strlen(text)));
-    free(text);
+    coordinator_bed_tell(&bed->job_dir, &bed->status);
 }
 
 static void begin_coordinator(bed_t *bed, int is_dry_run)
 {
-    sl_exchange_params_t params;
-    sl_coord_params_t coord_params;
+    const sl_exchange_params_t params = {.floor_percent = 2.0,
+                                         .ttl_ms = 8000,
+                                         .is_dry_run = is_dry_run,
+                                         .on_order = count_order,
+                                         .ctx = bed};
 
-    memset(&params, 0, sizeof(params));
-    params.dir = bed->dir;
-    params.floor_percent = 2.0;
-    params.ttl_ms = 8000;
-    params.is_dry_run = is_dry_run;
-    params.on_order = count_order;
-    params.ctx = bed;
-    sl_coord_params_default(&coord_params);
-    coord_params.floor_percent = 2.0;
-    sl_assert_ok(sl_coord_create(&coord_params, &bed->coord));
-    sl_assert_ok(sl_exchange_create(&params, &bed->exchange));
+    coordinator_bed_begin(&bed->coordinator, &params);
 }
 
 static void end_coordinator(bed_t *bed)
 {
-    sl_exchange_destroy(bed->exchange);
-    sl_coord_destroy(bed->coord);
-    bed->exchange = NULL;
-    bed->coord = NULL;
+    coordinator_bed_end(&bed->coordinator);
+}
+
+static void look(bed_t *bed)
+{
+    coordinator_bed_look(&bed->coordinator);
 }
 
 static bed_t *make_bed(sl_job_class_t job_class)
 {
     bed_t *bed = calloc(1, sizeof(*bed));
-    char path[512];
 
     assert_non_null(bed);
-    (void)snprintf(path, sizeof(path), "%s/run", sl_test_directory());
-    sl_assert_ok(sl_run_dir_open(path, &bed->dir));
+    coordinator_bed_open(&bed->coordinator);
     (void)snprintf(bed->job.name, sizeof(bed->job.name), "made-up");
     bed->job.pid = 77;
     bed->job.start_ticks = 1;
@@ -101,8 +80,8 @@ static bed_t *make_bed(sl_job_class_t job_class)
     bed->job.devices[0].capacity_bytes = 1024 * MIB;
     bed->job.devices[1].capacity_bytes = 1024 * MIB;
     bed->job.devices[0].n_threads = bed->job.devices[1].n_threads = 1;
-    sl_assert_ok(sl_job_dir_create(bed->dir, &bed->job, &bed->job_dir));
-    bed->now_ns = 50 * SECOND_NS;
+    sl_assert_ok(
+        sl_job_dir_create(bed->coordinator.dir, &bed->job, &bed->job_dir));
     bed->status.state = SL_JOB_STATE_RUNNING;
     bed->status.job_class = job_class;
     (void)snprintf(bed->status.unit, sizeof(bed->status.unit), "samples");
@@ -121,22 +100,15 @@ static bed_t *make_bed(sl_job_class_t job_class)
 static void free_bed(bed_t *bed)
 {
     end_coordinator(bed);
-    sl_job_dir_remove(bed->dir, &bed->job_dir);
-    sl_run_dir_close(bed->dir);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->job_dir);
+    coordinator_bed_close(&bed->coordinator);
     free(bed);
-}
-
-static void look(bed_t *bed)
-{
-    bed->now_ns += SECOND_NS / 5;
-    sl_exchange_read(bed->exchange, bed->now_ns, &bed->seen);
-    sl_coord_step(bed->coord, &bed->seen, &bed->decisions);
-    sl_exchange_write(bed->exchange, &bed->seen, &bed->decisions);
 }
 
 static const sl_control_order_t *order_in_file(bed_t *bed)
 {
-    sl_assert_ok(sl_run_order_read(bed->dir, &bed->job_dir.id, &bed->order));
+    sl_assert_ok(
+        sl_run_order_read(bed->coordinator.dir, &bed->job_dir.id, &bed->order));
     return &bed->order;
 }
 
@@ -160,7 +132,8 @@ static void obey(bed_t *bed)
 
 static void write_order(bed_t *bed, const sl_control_order_t *order)
 {
-    sl_assert_ok(sl_run_order_write(bed->dir, &bed->job_dir.id, order));
+    sl_assert_ok(
+        sl_run_order_write(bed->coordinator.dir, &bed->job_dir.id, order));
 }
 
 static void a_new_job_is_answered_at_once(void **state)
@@ -189,7 +162,7 @@ static int n_written(bed_t *bed, const char *part)
     int count = 0;
 
     (void)snprintf(path, sizeof(path), "%s/jobs/%s/%s",
-                   sl_run_dir_path(bed->dir), bed->job_dir.id.text,
+                   sl_run_dir_path(bed->coordinator.dir), bed->job_dir.id.text,
                    SL_FILE_CONTROL);
     file = fopen(path, "r");
     assert_non_null(file);
@@ -211,7 +184,6 @@ static void a_guest_is_told_whose_pulse_to_follow(void **state)
     sl_control_job_t job = bed->job;
     sl_pulse_map_t *page = NULL;
     sl_job_dir_t host;
-    char *text = NULL;
     char part[3 * SL_CONTROL_ID_BYTES];
 
     (void)state;
@@ -220,14 +192,11 @@ static void a_guest_is_told_whose_pulse_to_follow(void **state)
     (void)snprintf(job.name, sizeof(job.name), "host");
     (void)snprintf(job.devices[0].core_list, 8, "0");
     job.job_class = SL_JOB_CLASS_GUARANTEE;
-    sl_assert_ok(sl_job_dir_create(bed->dir, &job, &host));
+    sl_assert_ok(sl_job_dir_create(bed->coordinator.dir, &job, &host));
     sl_assert_ok(sl_pulse_create(host.fd, 2, &page));
     status.job_class = SL_JOB_CLASS_GUARANTEE;
     status.sequence = 1;
-    sl_assert_ok(sl_control_status_format(&status, &text));
-    sl_assert_ok(
-        sl_atomic_write(host.fd, SL_FILE_STATUS, 0600, text, strlen(text)));
-    free(text);
+    coordinator_bed_tell(&host, &status);
     look(bed);
     /* it is not known where this job's devices run: both of the host's */
     (void)snprintf(part, sizeof(part), "\"yield_to\":[\"%s:0\",\"%s:1\"]",
@@ -239,7 +208,7 @@ static void a_guest_is_told_whose_pulse_to_follow(void **state)
     look(bed);
     assert_true(order_in_file(bed)->sequence <= 3);
     sl_pulse_unmap(page);
-    sl_job_dir_remove(bed->dir, &host);
+    sl_job_dir_remove(bed->coordinator.dir, &host);
     look(bed);
     assert_int_equal(n_written(bed, "\"yield_to\":[]"), 2);
     free_bed(bed);
@@ -310,8 +279,9 @@ static void a_dry_run_writes_nothing(void **state)
     for (i = 0; i < 50; i++) {
         look(bed);
     }
-    sl_assert_status(sl_run_order_read(bed->dir, &bed->job_dir.id, &bed->order),
-                     SL_ERR_NOT_FOUND);
+    sl_assert_status(
+        sl_run_order_read(bed->coordinator.dir, &bed->job_dir.id, &bed->order),
+        SL_ERR_NOT_FOUND);
     assert_int_equal(bed->n_orders, 1);
     free_bed(bed);
 }
@@ -426,7 +396,7 @@ static void stop_and_class_are_passed_on(void **state)
     order.job_class = SL_JOB_CLASS_GUARANTEE;
     memcpy(order.writer_token, "ctl", 4);
     write_order(bed, &order);
-    bed->now_ns += 10 * SECOND_NS;
+    bed->coordinator.now_ns += 10 * COORDINATOR_SECOND_NS;
     look(bed);
     assert_true(order_in_file(bed)->sequence > order.sequence);
     assert_int_equal(bed->order.action, SL_CONTROL_ACTION_STOP);
@@ -452,10 +422,11 @@ static void a_job_that_waits_is_told_why(void **state)
     bed_t *bed = make_bed(SL_JOB_CLASS_OPPORTUNISTIC);
 
     (void)state;
-    sl_job_dir_remove(bed->dir, &bed->job_dir);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->job_dir);
     bed->job.devices[1].wanted_bytes = 4096 * MIB;
     bed->status.state = SL_JOB_STATE_WAITING;
-    sl_assert_ok(sl_job_dir_create(bed->dir, &bed->job, &bed->job_dir));
+    sl_assert_ok(
+        sl_job_dir_create(bed->coordinator.dir, &bed->job, &bed->job_dir));
     publish(bed);
     look(bed);
     assert_int_equal(order_in_file(bed)->action, SL_CONTROL_ACTION_WAIT);
@@ -470,9 +441,10 @@ static void a_job_that_has_not_asked_yet_is_not_let_in(void **state)
     bed_t *bed = make_bed(SL_JOB_CLASS_OPPORTUNISTIC);
 
     (void)state;
-    sl_job_dir_remove(bed->dir, &bed->job_dir);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->job_dir);
     bed->job.devices[0].wanted_bytes = 4096 * MIB;
-    sl_assert_ok(sl_job_dir_create(bed->dir, &bed->job, &bed->job_dir));
+    sl_assert_ok(
+        sl_job_dir_create(bed->coordinator.dir, &bed->job, &bed->job_dir));
     publish(bed);
     assert_int_equal(bed->status.state, SL_JOB_STATE_RUNNING);
     look(bed);
@@ -495,14 +467,14 @@ static void a_half_written_status_keeps_the_last_one(void **state)
     for (i = 0; i < 5; i++) {
         look(bed);
     }
-    assert_int_equal(bed->seen.n_jobs, 1);
-    assert_int_equal(bed->seen.jobs[0].step, 5);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 1);
+    assert_int_equal(bed->coordinator.seen.jobs[0].step, 5);
     sl_assert_contains(sl_test_log_take(), "cannot read its status");
     look(bed);
     assert_string_equal(sl_test_log_take(), ""); /* said once */
     publish(bed);
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, 1);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 1);
     free_bed(bed);
 }
 
@@ -512,16 +484,17 @@ static void a_job_that_ended_is_forgotten(void **state)
 
     (void)state;
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, 1);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 1);
     (void)close(bed->job_dir.lock_fd); /* as kill -9 does */
     bed->job_dir.lock_fd = -1;
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, 0);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 0);
     (void)close(bed->job_dir.fd);
-    sl_assert_ok(sl_job_dir_create(bed->dir, &bed->job, &bed->job_dir));
+    sl_assert_ok(
+        sl_job_dir_create(bed->coordinator.dir, &bed->job, &bed->job_dir));
     publish(bed);
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, 1);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 1);
     free_bed(bed);
 }
 
@@ -599,14 +572,15 @@ static void the_report_is_read_back(void **state)
 
     (void)state;
     look(bed);
-    bed->decisions.jobs[0].baseline_us = 1234.5;
-    bed->decisions.jobs[0].slowdown = 1.02;
-    sl_assert_ok(sl_coord_report_write(bed->dir, "guarantee-first", &bed->seen,
-                                       &bed->decisions));
-    sl_assert_status(sl_coord_report_read(bed->dir, &report),
+    bed->coordinator.decisions.jobs[0].baseline_us = 1234.5;
+    bed->coordinator.decisions.jobs[0].slowdown = 1.02;
+    sl_assert_ok(sl_coord_report_write(bed->coordinator.dir, "guarantee-first",
+                                       &bed->coordinator.seen,
+                                       &bed->coordinator.decisions));
+    sl_assert_status(sl_coord_report_read(bed->coordinator.dir, &report),
                      SL_ERR_NOT_FOUND); /* written by nobody who lives */
-    sl_assert_ok(sl_run_dir_coordinate(bed->dir));
-    sl_assert_ok(sl_coord_report_read(bed->dir, &report));
+    sl_assert_ok(sl_run_dir_coordinate(bed->coordinator.dir));
+    sl_assert_ok(sl_coord_report_read(bed->coordinator.dir, &report));
     assert_string_equal(report.policy, "guarantee-first");
     assert_int_equal(report.n_jobs, 1);
     assert_string_equal(report.jobs[0].id.text, bed->job_dir.id.text);
@@ -631,11 +605,12 @@ static void a_bad_report_is_refused(void **state)
     size_t i;
 
     (void)state;
-    sl_assert_ok(sl_run_dir_coordinate(bed->dir));
+    sl_assert_ok(sl_run_dir_coordinate(bed->coordinator.dir));
     for (i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
-        sl_assert_ok(sl_atomic_write(bed->dir->fd, "coordinator.json", 0600,
-                                     texts[i], strlen(texts[i])));
-        sl_assert_status(sl_coord_report_read(bed->dir, &report),
+        sl_assert_ok(sl_atomic_write(bed->coordinator.dir->fd,
+                                     "coordinator.json", 0600, texts[i],
+                                     strlen(texts[i])));
+        sl_assert_status(sl_coord_report_read(bed->coordinator.dir, &report),
                          SL_ERR_CORRUPT);
     }
     free_bed(bed);
@@ -648,8 +623,9 @@ static void there_is_one_coordinator(void **state)
     sl_run_dir_t *other = NULL;
 
     (void)state;
-    sl_assert_ok(sl_run_dir_coordinate(bed->dir));
-    sl_assert_ok(sl_run_dir_open(sl_run_dir_path(bed->dir), &other));
+    sl_assert_ok(sl_run_dir_coordinate(bed->coordinator.dir));
+    sl_assert_ok(
+        sl_run_dir_open(sl_run_dir_path(bed->coordinator.dir), &other));
     sl_assert_status(sl_run_dir_coordinate(other), SL_ERR_CANCELED);
     sl_run_dir_close(other);
     free_bed(bed);
@@ -679,8 +655,10 @@ static void gpus_are_read_from_the_file(void **state)
     free(text);
     publish(bed);
     look(bed);
-    assert_string_equal(bed->seen.jobs[0].devices[1].gpu_id, "GPU-7");
-    assert_true(bed->seen.jobs[0].devices[1].gpu_bytes == 1024 * MIB);
+    assert_string_equal(bed->coordinator.seen.jobs[0].devices[1].gpu_id,
+                        "GPU-7");
+    assert_true(bed->coordinator.seen.jobs[0].devices[1].gpu_bytes ==
+                1024 * MIB);
     obey(bed);
     look(bed);
     order = order_in_file(bed);

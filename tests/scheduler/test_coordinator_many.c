@@ -5,12 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "scheduler/control/run_dir.h"
-#include "scheduler/control/secure_file.h"
-#include "scheduler/coordinator/exchange.h"
-#include "tests/support/sl_test.h"
-
-#define SECOND_NS UINT64_C(1000000000)
+#include "tests/scheduler/coordinator_bed.h"
 
 enum {
     N_JOBS = SL_COORD_MAX_JOBS + 6,
@@ -26,49 +21,31 @@ int fsync(int fd)
 }
 
 typedef struct bed {
-    sl_run_dir_t *dir;
-    sl_exchange_t *exchange;
-    sl_coord_t *coord;
-    sl_coord_snapshot_t seen;
-    sl_coord_decisions_t decisions;
-    uint64_t now_ns;
+    coordinator_bed_t coordinator;
     sl_job_dir_t dirs[N_SLOTS]; /* by number */
 } bed_t;
 
 static void begin_coordinator(bed_t *bed)
 {
-    sl_exchange_params_t params = {
-        .dir = bed->dir, .floor_percent = 1.0, .ttl_ms = 8000};
-    sl_coord_params_t coord_params;
+    const sl_exchange_params_t params = {.floor_percent = 1.0, .ttl_ms = 8000};
 
-    sl_coord_params_default(&coord_params);
-    sl_assert_ok(sl_coord_create(&coord_params, &bed->coord));
-    sl_assert_ok(sl_exchange_create(&params, &bed->exchange));
-}
-
-static void end_coordinator(bed_t *bed)
-{
-    sl_exchange_destroy(bed->exchange);
-    sl_coord_destroy(bed->coord);
+    coordinator_bed_begin(&bed->coordinator, &params);
 }
 
 static bed_t *make_bed(void)
 {
     bed_t *bed = calloc(1, sizeof(*bed));
-    char path[512];
 
     assert_non_null(bed);
-    (void)snprintf(path, sizeof(path), "%s/run", sl_test_directory());
-    sl_assert_ok(sl_run_dir_open(path, &bed->dir));
-    bed->now_ns = 50 * SECOND_NS;
+    coordinator_bed_open(&bed->coordinator);
     begin_coordinator(bed);
     return bed;
 }
 
 static void free_bed(bed_t *bed)
 {
-    end_coordinator(bed);
-    sl_run_dir_close(bed->dir);
+    coordinator_bed_end(&bed->coordinator);
+    coordinator_bed_close(&bed->coordinator);
     free(bed);
 }
 
@@ -83,38 +60,33 @@ static void add_job(bed_t *bed, int number, int arrival)
                             .start_ticks = 1,
                             .job_class = SL_JOB_CLASS_OPPORTUNISTIC,
                             .n_devices = 1};
-    char *text = NULL;
 
     job.created_ns = (uint64_t)(1 + arrival);
     (void)snprintf(job.name, sizeof(job.name), "number-%d", number);
     memcpy(job.devices[0].name, "cpu:0", 6);
     job.devices[0].capacity_bytes = UINT64_C(1) << 40;
     job.devices[0].n_threads = 1;
-    sl_assert_ok(sl_job_dir_create(bed->dir, &job, &bed->dirs[number]));
+    sl_assert_ok(
+        sl_job_dir_create(bed->coordinator.dir, &job, &bed->dirs[number]));
     memcpy(status.unit, "samples", 8);
     memcpy(status.devices[0].name, "cpu:0", 6);
     status.devices[0].limit_bytes = UINT64_C(1) << 40;
     status.devices[0].share_asked = 100.0;
-    sl_assert_ok(sl_control_status_format(&status, &text));
-    sl_assert_ok(sl_atomic_write_unflushed(bed->dirs[number].fd, SL_FILE_STATUS,
-                                           0600, text, strlen(text)));
-    free(text);
+    coordinator_bed_tell(&bed->dirs[number], &status);
 }
 
 static void look(bed_t *bed)
 {
-    bed->now_ns += SECOND_NS / 5;
-    sl_exchange_read(bed->exchange, bed->now_ns, &bed->seen);
-    sl_coord_step(bed->coord, &bed->seen, &bed->decisions);
-    sl_exchange_write(bed->exchange, &bed->seen, &bed->decisions);
+    coordinator_bed_look(&bed->coordinator);
 }
 
 static int is_seen(const bed_t *bed, int number)
 {
     int i, n = 0;
 
-    for (i = 0; i < bed->seen.n_jobs; i++) {
-        n += strcmp(bed->seen.jobs[i].id.text, bed->dirs[number].id.text) == 0;
+    for (i = 0; i < bed->coordinator.seen.n_jobs; i++) {
+        n += strcmp(bed->coordinator.seen.jobs[i].id.text,
+                    bed->dirs[number].id.text) == 0;
     }
     return n;
 }
@@ -123,7 +95,8 @@ static int has_order(bed_t *bed, int number)
 {
     sl_control_order_t order;
 
-    return sl_run_order_read(bed->dir, &bed->dirs[number].id, &order) >= 0;
+    return sl_run_order_read(bed->coordinator.dir, &bed->dirs[number].id,
+                             &order) >= 0;
 }
 
 /* Number 0 came last: neither names nor the directory say who was first. */
@@ -139,32 +112,32 @@ static void those_that_came_last_are_left_alone(void **state)
     look(bed);
     sl_assert_contains(sl_test_log_take(),
                        "more than 64 jobs: the 6 that came last");
-    assert_int_equal(bed->seen.n_jobs, SL_COORD_MAX_JOBS);
+    assert_int_equal(bed->coordinator.seen.n_jobs, SL_COORD_MAX_JOBS);
     for (i = 0; i < N_JOBS; i++) {
         assert_int_equal(is_seen(bed, i), i >= N_JOBS - SL_COORD_MAX_JOBS);
         assert_int_equal(has_order(bed, i), i >= N_JOBS - SL_COORD_MAX_JOBS);
     }
     look(bed);
     assert_string_equal(sl_test_log_take(), ""); /* said once */
-    sl_job_dir_remove(bed->dir, &bed->dirs[20]);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->dirs[20]);
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, SL_COORD_MAX_JOBS);
+    assert_int_equal(bed->coordinator.seen.n_jobs, SL_COORD_MAX_JOBS);
     assert_int_equal(is_seen(bed, 5), 1); /* the first of the rest */
     assert_int_equal(is_seen(bed, 4), 0);
-    end_coordinator(bed); /* a new one chooses the same */
+    coordinator_bed_end(&bed->coordinator); /* a new one chooses the same */
     begin_coordinator(bed);
     look(bed);
     sl_assert_contains(sl_test_log_take(), "the 5 that came last");
     assert_int_equal(is_seen(bed, 5), 1);
     assert_int_equal(is_seen(bed, 4), 0);
-    sl_job_dir_remove(bed->dir, &bed->dirs[20 + 1]);
+    sl_job_dir_remove(bed->coordinator.dir, &bed->dirs[20 + 1]);
     for (i = 0; i < N_JOBS; i++) {
         if (i != 20 && i != 21) {
-            sl_job_dir_remove(bed->dir, &bed->dirs[i]);
+            sl_job_dir_remove(bed->coordinator.dir, &bed->dirs[i]);
         }
     }
     look(bed);
-    assert_int_equal(bed->seen.n_jobs, 0);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 0);
     free_bed(bed);
 }
 
@@ -179,7 +152,7 @@ static void a_list_may_be_far_too_long(void **state)
     }
     look(bed);
     sl_assert_contains(sl_test_log_take(), "the 70 that came last");
-    assert_int_equal(bed->seen.n_jobs, SL_COORD_MAX_JOBS);
+    assert_int_equal(bed->coordinator.seen.n_jobs, SL_COORD_MAX_JOBS);
     assert_int_equal(is_seen(bed, SL_COORD_MAX_JOBS - 1), 1);
     assert_int_equal(is_seen(bed, SL_COORD_MAX_JOBS), 0);
     for (i = 0; i < N_SLOTS; i++) {
@@ -187,7 +160,7 @@ static void a_list_may_be_far_too_long(void **state)
         (void)close(bed->dirs[i].fd);
     }
     look(bed); /* all have gone at once */
-    assert_int_equal(bed->seen.n_jobs, 0);
+    assert_int_equal(bed->coordinator.seen.n_jobs, 0);
     free_bed(bed);
 }
 

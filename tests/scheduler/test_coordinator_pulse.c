@@ -4,36 +4,15 @@
  * time. */
 #include "tests/scheduler/coordinator_sim.h"
 
-enum {
-    HOST = 0,
-    GUEST = 1,
-    SECOND = 2
-};
-
 static sim_t *pulse_pair(uint64_t seed, double base_ms, double demand)
 {
     sl_coord_params_t params;
     sim_t *sim;
 
     sl_coord_params_default(&params);
-    sim = sim_create(&params, seed);
-    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, demand);
-    (void)sim_add(sim, GUEST, SL_JOB_CLASS_OPPORTUNISTIC, base_ms, 1.0);
+    sim = sim_pair(&params, seed, base_ms, demand);
     sim->jobs[HOST].view.has_pulse = 1;
     return sim;
-}
-
-/* Mean mini-batch of the same job, noise and outliers, without a guest. */
-static double alone_us(uint64_t seed, double base_ms, double seconds)
-{
-    sim_t *sim = sim_create(NULL, seed);
-    double us;
-
-    (void)sim_add(sim, HOST, SL_JOB_CLASS_GUARANTEE, base_ms, 0.5);
-    sim_run(sim, seconds);
-    us = sim_mean_us(&sim->jobs[HOST]);
-    sim_destroy(sim);
-    return us;
 }
 
 /* The guest is off the device at once; what it asks for may stay, if that
@@ -193,7 +172,7 @@ static void guests_of_a_pulse_divide_the_idle_part(void **state)
     assert_int_equal(sim_decision(sim, SECOND)->n_yields, 1);
     assert_true(fabs(first - second) < 0.05);
     assert_true(first + second > 0.9 * 0.6);
-    assert_true(sim_mean_us(&sim->jobs[HOST]) / alone_us(23, 10.0, 60.0) <
+    assert_true(sim_mean_us(&sim->jobs[HOST]) / sim_alone_us(23, 10.0, 60.0) <
                 1.03);
     sim_destroy(sim);
 }
@@ -208,9 +187,9 @@ static void a_guest_of_two_pulses_heeds_both(void **state)
     sim_reset_sums(sim);
     sim_run(sim, 60.0);
     assert_int_equal(sim_decision(sim, GUEST)->n_yields, 2);
-    assert_true(sim_mean_us(&sim->jobs[SECOND]) / alone_us(25, 30.0, 60.0) <
+    assert_true(sim_mean_us(&sim->jobs[SECOND]) / sim_alone_us(25, 30.0, 60.0) <
                 1.03);
-    assert_true(sim_mean_us(&sim->jobs[HOST]) / alone_us(25, 10.0, 60.0) <
+    assert_true(sim_mean_us(&sim->jobs[HOST]) / sim_alone_us(25, 10.0, 60.0) <
                 1.03);
     assert_true(sim_mean_share(&sim->jobs[GUEST]) > 0.9 * 0.2);
     sim_destroy(sim);

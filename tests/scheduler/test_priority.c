@@ -14,59 +14,18 @@
 
 #include "scheduler/coordinator/priority.h"
 #include "scheduler/machine.h"
-#include "tests/support/sl_test.h"
-
-static uint64_t start_of(pid_t pid)
-{
-    char path[64], text[1024];
-    const char *field;
-    FILE *file;
-    size_t n;
-    int i;
-
-    (void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
-    file = fopen(path, "r");
-    assert_non_null(file);
-    n = fread(text, 1, sizeof(text) - 1, file);
-    (void)fclose(file);
-    text[n] = '\0';
-    field = strrchr(text, ')');
-    for (i = 2; i < 22; i++) {
-        assert_non_null(field);
-        field = strchr(field + 1, ' ');
-    }
-    return strtoull(field, NULL, 10);
-}
-
-static pid_t begin_child(void)
-{
-    const pid_t pid = fork();
-
-    if (pid == 0) {
-        for (;;) {
-            (void)pause();
-        }
-    }
-    assert_true(pid > 0);
-    return pid;
-}
-
-static void end_child(pid_t pid)
-{
-    (void)kill(pid, SIGKILL);
-    (void)waitpid(pid, NULL, 0);
-}
+#include "tests/scheduler/process_bed.h"
 
 static void a_guest_is_moved_to_the_background(void **state)
 {
-    const pid_t pid = begin_child();
+    const pid_t pid = process_begin();
     sl_control_job_t job;
     sl_status_t status;
 
     (void)state;
     memset(&job, 0, sizeof(job));
     job.pid = pid;
-    job.start_ticks = start_of(pid);
+    job.start_ticks = process_start(pid);
     assert_int_equal(sched_getscheduler(pid), SCHED_OTHER);
     sl_assert_ok(sl_priority_set(&job, 1));
     assert_int_equal(sched_getscheduler(pid), SCHED_IDLE);
@@ -75,7 +34,7 @@ static void a_guest_is_moved_to_the_background(void **state)
     assert_true(status == SL_OK || status == SL_ERR_UNSUPPORTED);
     assert_int_equal(sched_getscheduler(pid),
                      status == SL_OK ? SCHED_OTHER : SCHED_IDLE);
-    end_child(pid);
+    process_end(pid);
 }
 
 /* An executor's short slice is its own affair. */
@@ -83,18 +42,18 @@ static void a_slice_outlives_a_change_of_policy(void **state)
 {
     const sl_machine_sched_t before = {.policy = SCHED_OTHER,
                                        .slice_ns = 150000};
-    const pid_t pid = begin_child();
+    const pid_t pid = process_begin();
     sl_machine_sched_t sched = {0};
     sl_control_job_t job;
 
     (void)state;
     memset(&job, 0, sizeof(job));
     job.pid = pid;
-    job.start_ticks = start_of(pid);
+    job.start_ticks = process_start(pid);
     assert_int_equal(sl_machine_sched_set((int)pid, &before), 0);
     assert_int_equal(sl_machine_sched_get((int)pid, &sched), 0);
     if (sched.slice_ns != before.slice_ns) {
-        end_child(pid);
+        process_end(pid);
         skip(); /* this system has no such slice */
     }
     sl_assert_ok(sl_priority_set(&job, 1));
@@ -105,25 +64,25 @@ static void a_slice_outlives_a_change_of_policy(void **state)
         assert_int_equal(sched.policy, SCHED_OTHER);
         assert_int_equal(sched.slice_ns, before.slice_ns);
     }
-    end_child(pid);
+    process_end(pid);
     assert_int_equal(sl_machine_sched_get((int)pid, &sched), ESRCH);
 }
 
 /* Process numbers are used again, and mean nothing in another namespace. */
 static void another_process_of_that_number_is_left_alone(void **state)
 {
-    const pid_t pid = begin_child();
+    const pid_t pid = process_begin();
     sl_control_job_t job;
 
     (void)state;
     memset(&job, 0, sizeof(job));
     job.pid = pid;
-    job.start_ticks = start_of(pid) + 1;
+    job.start_ticks = process_start(pid) + 1;
     sl_assert_ok(sl_priority_set(&job, 1));
     job.start_ticks = 0;
     sl_assert_ok(sl_priority_set(&job, 1));
     assert_int_equal(sched_getscheduler(pid), SCHED_OTHER);
-    end_child(pid);
+    process_end(pid);
     job.start_ticks = 1;
     sl_assert_ok(sl_priority_set(&job, 1)); /* nobody there */
     job.pid = 0;
