@@ -5,7 +5,7 @@
 # checks. Each writes what a command says to the files out and err, or to $logs.
 set -u
 sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-folder=$(mktemp -d) || exit 1
+folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
 job=           # a process in the background, if any
 logs='out err' # what bad() shows, as far as it is there
 n_passed=0
@@ -34,6 +34,11 @@ bad() {
         echo "  == $log"
         tail -n 20 "$log" | sed 's/^/    /'
     done
+}
+check() { # WHAT COMMAND...: it succeeds
+    what=$1
+    shift
+    if "$@"; then ok; else bad "$what"; fi
 }
 fail() { # WHAT: the test ends here
     bad "$1"
@@ -71,6 +76,7 @@ refuses() {
 
 # ---- what a run leaves ----
 
+hash_line() { sed -n 's/.*\(step .*state-hash .*\)/\1/p' out; }
 hash_in() { sed -n 's/.*state-hash //p' "$1"; }
 step_in() { sed -n 's/.* step \([0-9]*\)  state-hash.*/\1/p' "$1"; }
 
@@ -142,7 +148,7 @@ begin_mpi() {
     export OMPI_MCA_btl_vader_single_copy_mechanism=none
 }
 
-# ranks N COMMAND...
+# ranks N COMMAND...: also options of mpirun before it
 ranks() {
     n_ranks=$1
     shift

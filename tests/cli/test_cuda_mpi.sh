@@ -4,36 +4,17 @@
 # each transport the state of one process; an MPI that knows device memory and
 # one that does not; NCCL's errors.
 #   tests/cli/test_cuda_mpi.sh build/sluice build/tests/libsl_aware_mpi.so
-command -v mpirun >/dev/null || {
-    echo "no mpirun"
-    exit 77
-}
 aware=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 . "$(dirname "$0")/bed.sh"
-mkdir -m 700 run
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_btl=self,vader,tcp
-export OMPI_MCA_btl_vader_single_copy_mechanism=none
+begin_mpi || skip 'no mpirun'
 export SL_STANDIN_DEVICES=4
 
-check() {
-    what=$1
-    shift
-    if "$@"; then ok; else bad "$what"; fi
-}
-launch() {
-    ranks=$1
-    shift
-    timeout 120 mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
-}
 # the same, by an MPI that knows device memory
-launch_aware() {
-    ranks=$1
+aware_ranks() {
+    n_ranks=$1
     shift
-    timeout 120 mpirun --oversubscribe --bind-to none -x LD_PRELOAD="$aware" \
-        -n "$ranks" "$@"
+    ranks "$n_ranks" -x LD_PRELOAD="$aware" "$@"
 }
-hash_line() { sed -n 's/.*\(step .*state-hash .*\)/\1/p' out; }
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64}
@@ -64,46 +45,46 @@ of() {
     want=$(hash_line)
     check "$config in one process" test -n "$want"
 }
-# same LAUNCH RANKS TRANSPORT OPTIONS...: the same by that transport
-same() {
+# alike BY RANKS TRANSPORT OPTIONS...: the same by that transport
+alike() {
     by=$1
-    ranks=$2
+    n=$2
     way=$3
     shift 3
-    "$by" "$ranks" "$sluice" train "$config" --devices cuda:1 \
+    "$by" "$n" "$sluice" train "$config" --devices cuda:1 \
         --transport "$way" "$@" >out 2>err
-    check "$config on $ranks ranks, $way $*: $want" \
+    check "$config on $n ranks, $way $*: $want" \
         test "$want" = "$(hash_line)"
     check "it is $way" grep -q "tensors between ranks: $way" out
 }
 
 of gpt.yaml
 for way in nccl staged; do
-    same launch 2 $way
-    same launch 4 $way --schedule 1f1b
+    alike ranks 2 $way
+    alike ranks 4 $way --schedule 1f1b
 done
-same launch_aware 2 cuda-aware
-same launch_aware 4 cuda-aware --schedule 1f1b
+alike aware_ranks 2 cuda-aware
+alike aware_ranks 4 cuda-aware --schedule 1f1b
 of gpt.yaml --replicas 2
 for way in nccl staged; do
-    same launch 2 $way --replicas 2 --stages 1 --zero1 true
+    alike ranks 2 $way --replicas 2 --stages 1 --zero1 true
 done
-same launch_aware 4 cuda-aware --replicas 2
+alike aware_ranks 4 cuda-aware --replicas 2
 of resnet.yaml
-same launch 2 nccl
-same launch_aware 2 cuda-aware
+alike ranks 2 nccl
+alike aware_ranks 2 cuda-aware
 
 # the choice: NCCL where each rank has a GPU, an MPI that says it can where it
 # is asked for
-launch 2 "$sluice" train gpt.yaml --devices cuda:1 >out 2>err
+ranks 2 "$sluice" train gpt.yaml --devices cuda:1 >out 2>err
 check "a GPU for each" grep -q "tensors between ranks: nccl" out
-launch 2 -x SL_STANDIN_DEVICES=1 "$sluice" train gpt.yaml --devices cuda:1 \
+ranks 2 -x SL_STANDIN_DEVICES=1 "$sluice" train gpt.yaml --devices cuda:1 \
     >out 2>err
 check "one GPU for both" grep -q "tensors between ranks: staged" out
-launch 2 -x SL_STANDIN_DEVICES=1 "$sluice" train gpt.yaml --devices cuda:1 \
+ranks 2 -x SL_STANDIN_DEVICES=1 "$sluice" train gpt.yaml --devices cuda:1 \
     --transport nccl >out 2>err
 check "not by NCCL" grep -q "share a GPU" err
-launch 2 "$sluice" train gpt.yaml --devices cuda:1 --transport cuda-aware \
+ranks 2 "$sluice" train gpt.yaml --devices cuda:1 --transport cuda-aware \
     >out 2>err
 check "not by this MPI" grep -q "does not know memory" err
 
@@ -119,5 +100,4 @@ check "exit status $status with an error of NCCL" \
 check "the reason" grep -q 'ncclRecv' err
 check "in one message" test "$(grep -c 'sluice: error' err)" -eq 1
 
-echo "$n_passed passed, $n_failed failed"
-[ $n_failed -eq 0 ]
+finish

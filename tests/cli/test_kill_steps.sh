@@ -4,36 +4,21 @@
 # makes up the protocol between them: the others go on, a new one takes over,
 # and all jobs end with the state that they have alone.
 #   tests/cli/test_kill_steps.sh build/sluice build/tests/libsl_kill_step.so
-set -u
-sluice=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 kill_step=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
-folder=$(cd "$(mktemp -d)" && pwd -P)
+. "$(dirname "$0")/bed.sh"
 coordinator=
 guests=
-end_all() {
-    for pid in $coordinator $guests $(cat "$folder"/*.pid 2>/dev/null); do
-        kill -9 "$pid" 2>/dev/null
-    done
-    rm -rf "$folder"
+on_end() {
+    # shellcheck disable=SC2046,SC2086
+    kill -9 $coordinator $guests $(cat ./*.pid 2>/dev/null) 2>/dev/null
 }
-trap end_all EXIT
-cd "$folder" || exit 1
-SLUICE_RUN_DIR=$folder/run
+show() { "$sluice" ctl list; }
+logs='*.log'
 SLUICE_LOG=error
-export SLUICE_RUN_DIR SLUICE_LOG
+export SLUICE_LOG
 n_kills=0
 
-fail() {
-    echo "FAILED: $1"
-    "$sluice" ctl list
-    for log in *.log; do
-        echo "== $log"
-        tail -n 20 "$log"
-    done
-    exit 1
-}
-
-# until_true COMMAND...: within two minutes
+# until_true COMMAND...: as the bed's, but what fails in it is seen
 until_true() {
     n_tries=0
     until "$@"; do
@@ -42,7 +27,7 @@ until_true() {
         sleep 0.1
     done
 }
-shows() { "$sluice" ctl list 2>&1 | grep -qe "$1"; }
+lists() { "$sluice" ctl list 2>&1 | grep -qe "$1"; }
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 32, classes: 64, n_samples: 64}
@@ -55,7 +40,6 @@ train() { # NAME CLASS STEPS
     exec "$sluice" train gpt.yaml --quiet --job-name "$1" --class "$2" \
         --steps "$3" >"$1.log" 2>&1
 }
-hash_in() { sed -n 's/.*state-hash //p' "$1"; }
 is_whole() { # NAME PID: it ends with the state that it has alone
     wait "$2" || fail "job $1 failed"
     [ "$(hash_in "$1.log")" = "$alone" ] || fail "job $1 differs from alone"
@@ -183,7 +167,7 @@ obeys() { # PERCENT: the next coordinator takes over
     keep host guarantee
     keep guest opportunistic
     once "$1" >once.log 2>&1 || fail 'no new coordinator'
-    shows "guest-.*$1.0%"
+    lists "guest-.*$1.0%"
 }
 coordinator_sweep() {
     at=1
@@ -250,7 +234,7 @@ for step in 'mkdirat .*/\.new-victim' 'openat .*/\.new-victim.*/lock' \
         fail "the start has no '$step'"
     }
 done
-until_true eval '! shows victim-'
+until_true eval '! lists victim-'
 goes_on guest opportunistic
 coordinator_goes_on
 kill -TERM "$coordinator"
@@ -283,5 +267,5 @@ done
 guests=
 goes_on host guarantee
 is_whole host "$(cat host.pid)"
-until_true shows 'no jobs'
+until_true lists 'no jobs'
 echo "kill steps: passed, $n_kills kills"

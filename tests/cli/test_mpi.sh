@@ -8,12 +8,6 @@ begin_mpi || skip 'no mpirun'
 coordinator=
 on_end() { kill -KILL $job $coordinator 2>/dev/null; }
 
-check() {
-    what=$1
-    shift
-    if "$@"; then ok; else bad "$what"; fi
-}
-hash_line() { sed -n 's/.*\(step .*state-hash .*\)/\1/p' out; }
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
