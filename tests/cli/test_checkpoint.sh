@@ -5,6 +5,10 @@
 #   tests/cli/test_checkpoint.sh build/sluice
 # SLUICE_NO_MPI: when set, nothing is run under mpirun.
 . "$(dirname "$0")/bed.sh"
+on_end() {
+    [ -z "$job" ] || kill -KILL "$job" 2>/dev/null
+    umount -l full worn 2>/dev/null
+}
 
 # refuses STATUS TEXT ARGUMENT...: that exit status and TEXT in the messages
 refuses() {
@@ -17,7 +21,6 @@ refuses() {
         bad "sluice $*: exit status $status, not $want with '$text'"
     fi
 }
-
 
 cat >gpt.yaml <<'YAML'
 data: {format: synthetic_tokens, context: 12, classes: 17, n_samples: 64, n_valid: 16}
@@ -148,6 +151,26 @@ if mount -t tmpfs -o size=300k tmpfs full 2>/dev/null; then
     mount -o remount,ro full
     refuses 1 'Read-only file system' train gpt.yaml --checkpoint full
     umount full
+fi
+
+# ---- a disk that the system makes read-only while a job trains ----
+mkdir worn
+truncate -s 32M image
+if mkfs.ext4 -q image 2>/dev/null && mount -o loop image worn 2>/dev/null; then
+    "$sluice" train gpt.yaml --quiet --steps 10000000 --checkpoint worn \
+        --checkpoint-every 200 >out 2>err &
+    job=$!
+    until_true test -s worn/latest
+    mount -o remount,abort worn
+    until_true grep -q 'was not written, training goes on: .*Read-only' err
+    kill -INT $job
+    await_job
+    if [ $status -eq 130 ]; then ok; else
+        bad "read-only while training: exit status $status"
+    fi
+    umount worn && mount -o loop image worn
+    passes '^step-.*ok, latest' checkpoint verify worn
+    umount worn
 fi
 
 # ---- a directory that may not be written to, before and while training ----
