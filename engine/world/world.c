@@ -82,17 +82,21 @@ void sl_request_finish(sl_world_t *world, sl_request_t *request,
 
 /* ---- leaving ---- */
 
+/* How long one that leaves a failed job waits until all do. */
+static uint64_t leave_limit_ns(const sl_world_t *world)
+{
+    return LEAVE_FAILED_NS < world->params.dead_ns ? LEAVE_FAILED_NS
+                                                   : world->params.dead_ns;
+}
+
 static void leave_failed(sl_world_t *world, uint64_t now_ns)
 {
     const sl_notice_t leave = {.kind = SL_NOTICE_LEAVE, .is_gone = 1};
-    const uint64_t limit_ns = LEAVE_FAILED_NS < world->params.dead_ns
-                                  ? LEAVE_FAILED_NS
-                                  : world->params.dead_ns;
     int peer;
 
     world->is_leaving = 1;
     world->n_events++;
-    world->leave_deadline_ns = now_ns + limit_ns;
+    world->leave_deadline_ns = now_ns + leave_limit_ns(world);
     for (peer = 0; peer < world->size; peer++) {
         if (peer != world->rank) {
             sl_notice_send(world, peer, &leave);
@@ -120,24 +124,46 @@ static void leave_progress(sl_world_t *world, uint64_t now_ns)
     }
 }
 
+/* Of those that leave a failed job. */
+static int is_first_to_leave(const sl_world_t *world)
+{
+    int i;
+
+    for (i = 0; i < world->rank; i++) {
+        if (world->peers[i].is_gone && !world->peers[i].is_dead) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* How the others are left. */
 static sl_stop_t way_out(const sl_world_t *world)
 {
-    int n_dead = 0, first = world->rank, i;
+    int n_dead = 0, i;
 
     if (!world->is_leaving) {
         return SL_STOP_CLEAN;
     }
     for (i = 0; i < world->size; i++) {
         n_dead += world->peers[i].is_dead;
-        if (!world->peers[i].is_dead && i < first) {
-            first = i;
-        }
     }
     if (n_dead == 0 && world->n_gone == world->size - 1) {
         return SL_STOP_FAILED;
     }
-    return first == world->rank ? SL_STOP_LOST_FIRST : SL_STOP_LOST;
+    return is_first_to_leave(world) ? SL_STOP_LOST_FIRST : SL_STOP_LOST;
+}
+
+/* Rank 0 tells of a failure when it leaves, which may be long after it has
+ * heard of it: in the middle of an op. It is not waited for, and a launcher
+ * that sees another rank end then ends that one. */
+static void tell_for_rank_0(const sl_world_t *world)
+{
+    if (world->rank != 0 && !world->peers[0].is_gone &&
+        world->link->ops->waits_for_all && is_first_to_leave(world)) {
+        sl_error("%s; rank 0 has not ended within %llu s", world->abort_detail,
+                 (unsigned long long)(leave_limit_ns(world) / SECOND_NS));
+    }
 }
 
 static void on_leave(sl_world_t *world, sl_request_t *request)
@@ -311,6 +337,9 @@ static void *thread_main(void *arg)
     }
     while (!world->is_over) {
         turn(world);
+    }
+    if (world->is_leaving) {
+        tell_for_rank_0(world);
     }
     world->link->ops->stop(world->link, way_out(world));
     sl_request_finish(world, world->leave, SL_OK, NULL);

@@ -329,6 +329,8 @@ struct sl_world {
     uint64_t n_ports;
     uint64_t n_events; /**< of this turn */
     uint64_t beat_ns, turn_ns;
+    char abort_detail[SL_WORLD_DETAIL_BYTES]; /**< why the job has failed, as
+                                                   all ranks hear of it */
     uint64_t leave_deadline_ns;
     int is_leaving;                /**< after a failure: the others were told */
     sl_request_t *recover, *leave; /**< that wait */

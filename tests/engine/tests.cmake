@@ -82,6 +82,9 @@ foreach(link mpi tcp)
     world_test(${link} 3 stop 2)
     world_test(${link} 2 stop 0)
     world_test(${link} 3 fail 1)
+    if(link STREQUAL mpi) # else the launcher, or nobody, ends rank 0
+        world_test(${link} 3 away 1)
+    endif()
     if(NOT SL_SANITIZE)
         world_test(${link} 2 huge)
         set_tests_properties(engine.world_${link}_huge_2 PROPERTIES

@@ -5,6 +5,7 @@
  *   world_ranks all            everything that a link must do
  *   world_ranks kill|stop R    rank R dies or hangs in the middle of traffic
  *   world_ranks fail R         rank R has an error
+ *   world_ranks away R         the same, while rank 0 computes and computes
  *   world_ranks huge           a message of more than 2 GiB
  *   world_ranks hosts          print where each rank is, and rank 0 where the
  *                              stages would be */
@@ -105,6 +106,22 @@ static int run_until_failure(sl_world_t *world, const char *mode, int is_victim)
     return EXIT_FAILURE;
 }
 
+/* As in a job: rank 0 tells of failures, when it comes to it. */
+static int run_away(sl_world_t *world, int is_victim)
+{
+    sl_fail_quiet_set(sl_world_rank(world) != 0);
+    if (is_victim) {
+        const sl_status_t status = fail();
+
+        sl_world_abort(world, status, sl_last_error());
+        return EXIT_FAILURE;
+    }
+    while (sl_world_rank(world) == 0) {
+        bed_sleep_us(1000000);
+    }
+    return EXIT_FAILURE;
+}
+
 /* Of one replica with a stage a rank. */
 static void print_grid(sl_world_t *world)
 {
@@ -166,6 +183,8 @@ int main(int argc, char **argv)
         print_host(world);
         print_grid(world);
         code = bed_n_faults() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    } else if (strcmp(mode, "away") == 0) {
+        code = run_away(world, sl_world_rank(world) == victim);
     } else {
         code = run_until_failure(world, mode, sl_world_rank(world) == victim);
     }

@@ -137,5 +137,10 @@ fail)
     [ "$(count "the disk is full")" -eq 1 ] || fail "one message"
     [ "$(count "MPI_ABORT")" -eq 0 ] || fail "MPI_Abort was called"
     ;;
+away)
+    [ $code -ne 0 ] || fail "exit status 0"
+    [ "$(count "rank $victim (.*the disk is full; rank 0 has not ended")" -eq 1 ] ||
+        fail "one message that names rank $victim"
+    ;;
 esac
 exit 0
