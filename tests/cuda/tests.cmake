@@ -102,8 +102,9 @@ if(SL_CUDA STREQUAL "STANDIN")
             TIMEOUT 300 ENVIRONMENT "${SL_TEST_ENVIRONMENT}")
     endforeach()
 
-    # training, and the engine's own tests on CUDA devices; memory is in pages,
-    # as by default, but where limits are set to the byte these would round it
+    # training, and the engine's own tests on CUDA devices. Memory is in pages as
+    # by default; where limits are set to the byte, in small ones, as these round
+    # them. Some have whole regions too.
     foreach(name gates loads training training_failures)
         sl_test(cuda ${name} LINK engine_fixture TIMEOUT 900)
         target_compile_definitions(test_cuda_${name} PRIVATE
@@ -111,7 +112,8 @@ if(SL_CUDA STREQUAL "STANDIN")
     endforeach()
     set(sl_cuda_engine_environment ${SL_TEST_ENVIRONMENT}
         SLUICE_TEST_DEVICES=cuda)
-    set(sl_cuda_engine_whole engine fit fit_ranks limits memory_plan oom
+    set(small_pages SL_STANDIN_PAGE_BYTES=4096)
+    set(sl_cuda_engine_small engine fit fit_ranks limits memory_plan oom
         rank_failures replicas replica_failures repartition moving_replicas
         checkpoint_oom)
     # All that have devices. Not here, as there is none in them: checkpoint_fuzz
@@ -125,11 +127,17 @@ if(SL_CUDA STREQUAL "STANDIN")
         checkpoint_ranks)
         add_test(NAME cuda.engine_${name} COMMAND test_engine_${name})
         set(environment ${sl_cuda_engine_environment})
-        if(name IN_LIST sl_cuda_engine_whole)
-            list(APPEND environment SLUICE_NO_CUDA_VMM=1)
+        if(name IN_LIST sl_cuda_engine_small)
+            list(APPEND environment ${small_pages})
         endif()
         set_tests_properties(cuda.engine_${name} PROPERTIES LABELS cuda
             TIMEOUT 1200 ENVIRONMENT "${environment}")
+    endforeach()
+    foreach(name engine fit limits memory_plan oom)
+        add_test(NAME cuda.engine_${name}_whole COMMAND test_engine_${name})
+        set_tests_properties(cuda.engine_${name}_whole PROPERTIES LABELS cuda
+            TIMEOUT 1200 ENVIRONMENT
+            "${sl_cuda_engine_environment};SLUICE_NO_CUDA_VMM=1")
     endforeach()
     foreach(precision bf16 f16)
         add_test(NAME cuda.engine_exact_${precision} COMMAND test_engine_exact)
@@ -157,7 +165,7 @@ if(SL_CUDA STREQUAL "STANDIN")
             set(environment ${sl_cuda_engine_environment} SL_STANDIN_DEVICES=8
                 SLUICE_TEST_TRANSPORT=${transport})
             if(NOT name STREQUAL "ranks")
-                list(APPEND environment SLUICE_NO_CUDA_VMM=1)
+                list(APPEND environment ${small_pages})
             endif()
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES
                 LABELS cuda TIMEOUT 1200 ENVIRONMENT "${environment}")

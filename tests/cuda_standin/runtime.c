@@ -197,6 +197,7 @@ static void show_devices(int n_there, const char *visible)
 static void set_defaults(void)
 {
     const char *delay = getenv("SL_STANDIN_DELAY_US");
+    const char *page = getenv("SL_STANDIN_PAGE_BYTES");
 
     memset(g.n_calls, 0, sizeof(g.n_calls));
     memset(g.slow_us, 0, sizeof(g.slow_us));
@@ -209,7 +210,8 @@ static void set_defaults(void)
     show_devices(default_devices(), getenv("CUDA_VISIBLE_DEVICES"));
     g.has_no_uuids = 0;
     g.memory_bytes = (size_t)3 << 30;
-    g.granularity = (size_t)2 << 20;
+    g.granularity =
+        page == NULL ? (size_t)2 << 20 : (size_t)strtoull(page, NULL, 10);
     g.has_no_peers = 0;
     driver_reset();
     g.is_reverse = getenv("SL_STANDIN_REVERSE") != NULL;

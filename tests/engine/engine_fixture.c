@@ -52,6 +52,11 @@ int fixture_is_cuda(void)
     return kind != NULL && strcmp(kind, "cuda") == 0;
 }
 
+int fixture_regions_shrink(void)
+{
+    return fixture_is_cuda() && getenv("SLUICE_NO_CUDA_VMM") == NULL;
+}
+
 static sl_precision_t precision(void)
 {
     static const char *const names[] = {"f32", "tf32", "bf16", "f16"};

@@ -21,6 +21,9 @@ enum {
  * devices of a run are of its model's kind.
  */
 int fixture_is_cuda(void);
+/** Whether parts of a region of memory go back by themselves, so that free
+ *  memory in pieces is no less than in one. */
+int fixture_regions_shrink(void);
 /** A model of the test's own, which it has built, made for these devices.
  *  @return the model */
 sl_model_t *fixture_target(sl_model_t *model);
