@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flatten: [batch, ...] to plain [batch, width], in PyTorch's order. */
+/* flatten: [batch, ...] to plain [batch, width], in PyTorch's order; integers,
+ * too, which then are a value that has no gradient. */
 #include "layers/attrs_internal.h"
 #include "layers/layers_internal.h"
 
@@ -10,8 +11,9 @@ static sl_status_t infer(const sl_layer_t *layer, const sl_tensor_desc_t *in,
 {
     int64_t dims[2];
 
-    if (!sl_is_real(&in[0]) || in[0].n_dims < 2) {
-        return sl_layer_refuse_input(layer, 0, in, "f32 [batch, ...]");
+    if ((!sl_is_real(&in[0]) && in[0].dtype != SL_DTYPE_I32) ||
+        in[0].n_dims < 2) {
+        return sl_layer_refuse_input(layer, 0, in, "f32 or i32 [batch, ...]");
     }
     dims[0] = in[0].dims[0];
     dims[1] = sl_tensor_elements(&in[0]) / in[0].dims[0];

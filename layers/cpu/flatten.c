@@ -22,7 +22,12 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     const sl_cpu_range_t batch = {0, from.batch};
 
     (void)stream;
-    if (run->out != run->in[0]) {
+    if (run->out == run->in[0]) {
+        return SL_OK;
+    }
+    if (in->dtype == SL_DTYPE_I32) {
+        memcpy(run->out, run->in[0], sl_tensor_bytes(in));
+    } else {
         sl_channels_copy(from, run->in[0], 0, to, run->out, NULL, 0,
                          from.channels, batch);
     }

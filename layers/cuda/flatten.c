@@ -22,8 +22,17 @@ static sl_cuda_move_t move_of(const sl_layer_plan_t *plan_p,
 
 static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 {
+    const sl_tensor_desc_t *in = &run->plan->in[0];
     sl_cuda_side_t image, plain;
-    sl_cuda_move_t move = move_of(run->plan, &image, &plain);
+    sl_cuda_move_t move;
+
+    if (in->dtype == SL_DTYPE_I32) {
+        return run->out == run->in[0]
+                   ? SL_OK
+                   : sl_cuda_copy(run->out, run->in[0], sl_tensor_bytes(in),
+                                  sl_cuda_queue(stream));
+    }
+    move = move_of(run->plan, &image, &plain);
 
     move.from_side = image;
     move.from = run->in[0];

@@ -172,6 +172,11 @@ if(SL_CUDA STREQUAL "STANDIN")
         endforeach()
     endforeach()
 
+    add_test(NAME cuda.engine_ranks_nccl_bf16 COMMAND test_engine_ranks)
+    set_tests_properties(cuda.engine_ranks_nccl_bf16 PROPERTIES LABELS cuda
+        TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment};\
+SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=nccl;SLUICE_TEST_PRECISION=bf16")
+
     # an MPI that knows device memory
     add_library(sl_aware_mpi SHARED cuda/aware_mpi/aware_mpi.c)
     set_target_properties(sl_aware_mpi PROPERTIES C_EXTENSIONS OFF

@@ -209,6 +209,29 @@ sl_model_t *fixture_plain_path(void)
     return fixture_target(model);
 }
 
+sl_model_t *fixture_token_path(void)
+{
+    const int64_t tokens[] = {1, CONTEXT};
+    const sl_tensor_desc_t desc = sl_tensor_desc(SL_DTYPE_I32, 2, tokens);
+    sl_model_t *model = NULL;
+    int x, y, plain;
+
+    sl_assert_ok(sl_model_create("token-path", &desc, &desc, &model));
+    plain = add(model, "flatten", "plain", SL_INPUT_DATA, NONE, NULL, 0);
+    x = add(model, "embedding", "first", plain, NONE,
+            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    x = add(model, "linear", "fc1", x, NONE, ATTRS(N("out", 4)));
+    y = add(model, "embedding", "second", plain, NONE,
+            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    x = add(model, "add", "sum1", x, y, NULL, 0);
+    y = add(model, "embedding", "third", plain, NONE,
+            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    x = add(model, "add", "sum2", x, y, NULL, 0);
+    x = add(model, "linear", "fc2", x, NONE, ATTRS(N("out", VOCAB)));
+    add_loss(model, x);
+    return fixture_target(model);
+}
+
 sl_model_t *fixture_mlp(void)
 {
     sl_model_t *model = create("small-mlp", 1, 2);

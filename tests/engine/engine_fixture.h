@@ -40,6 +40,9 @@ sl_model_t *fixture_unet(void);
 /** Linear layers; the output of layer 0, which needs no gradient, is read by
  *  layer 1, beside that by layer 2, and beside layer 3's by layer 4. */
 sl_model_t *fixture_plain_path(void);
+/** As fixture_plain_path(), with tokens: layer 0's output is i32, and is read
+ *  by the embeddings that are layers 1, 3 and 5. */
+sl_model_t *fixture_token_path(void);
 /** Linear layers only: images 1x2x2, 3 classes. */
 sl_model_t *fixture_mlp(void);
 

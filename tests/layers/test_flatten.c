@@ -27,6 +27,16 @@ static void the_order_is_kept(void **state)
     }
 }
 
+static void integers_are_kept(void **state)
+{
+    (void)state;
+    sl_layer_check(&(sl_layer_check_t){.type = "flatten",
+                                       .n_inputs = 1,
+                                       .inputs = {sl_i32(2, 3, 7)},
+                                       .n_classes = 1000,
+                                       .reference = reference});
+}
+
 static void rows_and_width_are_split(void **state)
 {
     const sl_layer_spec_t spec = {
@@ -51,6 +61,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(the_order_is_kept),
+        sl_unit_test(integers_are_kept),
         sl_unit_test(rows_and_width_are_split),
     };
 
