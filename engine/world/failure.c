@@ -116,7 +116,8 @@ void sl_failure_enter(sl_world_t *world, sl_status_t status, int rank,
     } else {
         copy_text(abort.detail, sizeof(abort.detail), detail);
     }
-    copy_text(world->abort_detail, sizeof(world->abort_detail), abort.detail);
+    copy_text(world->abort_detail, sizeof(world->abort_detail),
+              is_gone ? "" : abort.detail);
     record(world, status, detail);
     sl_debug("rank %d: the job has failed: %s", world->rank, abort.detail);
     world->peers[world->rank].aborted_epoch = world->epoch + 1;

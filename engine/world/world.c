@@ -159,7 +159,8 @@ static sl_stop_t way_out(const sl_world_t *world)
  * that sees another rank end then ends that one. */
 static void tell_for_rank_0(const sl_world_t *world)
 {
-    if (world->rank != 0 && !world->peers[0].is_gone &&
+    if (world->is_aborted && world->abort_detail[0] != '\0' &&
+        world->rank != 0 && !world->peers[0].is_gone &&
         world->link->ops->waits_for_all && is_first_to_leave(world)) {
         sl_error("%s; rank 0 has not ended within %llu s", world->abort_detail,
                  (unsigned long long)(leave_limit_ns(world) / SECOND_NS));

@@ -329,8 +329,10 @@ struct sl_world {
     uint64_t n_ports;
     uint64_t n_events; /**< of this turn */
     uint64_t beat_ns, turn_ns;
-    char abort_detail[SL_WORLD_DETAIL_BYTES]; /**< why the job has failed, as
-                                                   all ranks hear of it */
+    char abort_detail[SL_WORLD_DETAIL_BYTES]; /**< what rank 0 is to tell of the
+                                                   failure; empty when a rank
+                                                   is gone, which is told by
+                                                   who finds it */
     uint64_t leave_deadline_ns;
     int is_leaving;                /**< after a failure: the others were told */
     sl_request_t *recover, *leave; /**< that wait */
