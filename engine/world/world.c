@@ -124,7 +124,7 @@ static void leave_progress(sl_world_t *world, uint64_t now_ns)
     }
 }
 
-/* Of those that leave a failed job. */
+/* Of those that leave a failed job, it has the lowest rank. */
 static int is_first_to_leave(const sl_world_t *world)
 {
     int i;
@@ -161,7 +161,7 @@ static void tell_for_rank_0(const sl_world_t *world)
 {
     if (world->is_aborted && world->abort_detail[0] != '\0' &&
         world->rank != 0 && !world->peers[0].is_gone &&
-        world->link->ops->waits_for_all && is_first_to_leave(world)) {
+        world->link->ops->waits_for_all) {
         sl_error("%s; rank 0 has not ended within %llu s", world->abort_detail,
                  (unsigned long long)(leave_limit_ns(world) / SECOND_NS));
     }
@@ -319,6 +319,7 @@ static void *thread_main(void *arg)
 {
     sl_world_t *world = arg;
     sl_status_t status;
+    sl_stop_t how;
 
 #ifdef __linux__
     /* sleeps of some microseconds are meant */
@@ -339,10 +340,11 @@ static void *thread_main(void *arg)
     while (!world->is_over) {
         turn(world);
     }
-    if (world->is_leaving) {
+    how = way_out(world);
+    if (how == SL_STOP_LOST_FIRST) {
         tell_for_rank_0(world);
     }
-    world->link->ops->stop(world->link, way_out(world));
+    world->link->ops->stop(world->link, how);
     sl_request_finish(world, world->leave, SL_OK, NULL);
     return NULL;
 }
