@@ -26,20 +26,19 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     sl_cuda_side_t image, plain;
     sl_cuda_move_t move;
 
+    if (run->out == run->in[0]) {
+        return SL_OK;
+    }
     if (in->dtype == SL_DTYPE_I32) {
-        return run->out == run->in[0]
-                   ? SL_OK
-                   : sl_cuda_copy(run->out, run->in[0], sl_tensor_bytes(in),
-                                  sl_cuda_queue(stream));
+        return sl_cuda_copy(run->out, run->in[0], sl_tensor_bytes(in),
+                            sl_cuda_queue(stream));
     }
     move = move_of(run->plan, &image, &plain);
-
     move.from_side = image;
     move.from = run->in[0];
     move.to_side = plain;
     move.to = run->out;
-    return move.to == move.from ? SL_OK
-                                : sl_cuda_move(&move, sl_cuda_queue(stream));
+    return sl_cuda_move(&move, sl_cuda_queue(stream));
 }
 
 static sl_status_t backward(const sl_layer_run_t *run, void *stream)
