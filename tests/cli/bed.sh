@@ -13,7 +13,8 @@ n_failed=0
 n_again=0
 
 # What ends with the script, and what bad() shows first; may be redefined.
-on_end() { [ -z "$job" ] || kill -KILL "$job" 2>/dev/null; }
+kill_job() { [ -z "$job" ] || kill -KILL "$job" 2>/dev/null; }
+on_end() { kill_job; }
 show() { :; }
 trap 'on_end; rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM

@@ -6,7 +6,7 @@
 # SLUICE_NO_MPI: when set, nothing is run under mpirun.
 . "$(dirname "$0")/bed.sh"
 on_end() {
-    [ -z "$job" ] || kill -KILL "$job" 2>/dev/null
+    kill_job
     umount -l full worn 2>/dev/null
 }
 
@@ -118,6 +118,12 @@ passes 'resumed from c/step-00000016' train gpt.yaml --quiet --checkpoint c \
 rm -rf c/step-0000001* c/step-00000024/manifest.json c/step-00000008/m*
 refuses 1 'can be used' train gpt.yaml --checkpoint c --resume auto
 
+interrupt() { # WHAT: a job that has trained through it ends when told
+    kill -INT $job
+    await_job
+    if [ $status -eq 130 ]; then ok; else bad "$1: exit status $status"; fi
+}
+
 # ---- a disk that is full ----
 rm -rf c
 (
@@ -163,11 +169,7 @@ if mkfs.ext4 -q image 2>/dev/null && mount -o loop image worn 2>/dev/null; then
     until_true test -s worn/latest
     mount -o remount,abort worn
     until_true grep -q 'was not written, training goes on: .*Read-only' err
-    kill -INT $job
-    await_job
-    if [ $status -eq 130 ]; then ok; else
-        bad "read-only while training: exit status $status"
-    fi
+    interrupt 'read-only while training'
     umount worn && mount -o loop image worn
     passes '^step-.*ok, latest' checkpoint verify worn
     umount worn
@@ -190,7 +192,7 @@ if $plain true 2>/dev/null && ! $plain touch c/may 2>/dev/null; then
     chmod 755 c
     $plain "$sluice" train gpt.yaml --quiet --steps 10000000 --checkpoint c \
         --checkpoint-every 1 >out 2>err &
-    pid=$!
+    job=$!
     until_true test -s c/latest
     chmod 555 c
     until_true grep -q 'was not written, training goes on: .*denied' err
@@ -198,12 +200,7 @@ if $plain true 2>/dev/null && ! $plain touch c/may 2>/dev/null; then
     before=$(cat c/latest)
     is_later() { [ "$(cat c/latest)" != "$before" ]; }
     until_true is_later
-    kill -INT $pid
-    wait $pid
-    status=$?
-    if [ $status -eq 130 ]; then ok; else
-        bad "permission lost: exit status $status"
-    fi
+    interrupt 'permission lost'
     passes '^step-.*ok, latest' checkpoint verify c
 fi
 chmod 755 c

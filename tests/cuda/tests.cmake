@@ -164,7 +164,7 @@ if(SL_CUDA STREQUAL "STANDIN")
                 COMMAND test_engine_${name})
             set(environment ${sl_cuda_engine_environment} SL_STANDIN_DEVICES=8
                 SLUICE_TEST_TRANSPORT=${transport})
-            if(NOT name STREQUAL "ranks")
+            if(name IN_LIST sl_cuda_engine_small)
                 list(APPEND environment ${small_pages})
             endif()
             set_tests_properties(cuda.engine_${name}_${transport} PROPERTIES

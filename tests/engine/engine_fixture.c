@@ -209,6 +209,12 @@ sl_model_t *fixture_plain_path(void)
     return fixture_target(model);
 }
 
+static int add_tokens(sl_model_t *model, const char *name, int tokens)
+{
+    return add(model, "embedding", name, tokens, NONE,
+               ATTRS(N("vocab", VOCAB), N("width", 4)));
+}
+
 sl_model_t *fixture_token_path(void)
 {
     const int64_t tokens[] = {1, CONTEXT};
@@ -218,14 +224,11 @@ sl_model_t *fixture_token_path(void)
 
     sl_assert_ok(sl_model_create("token-path", &desc, &desc, &model));
     plain = add(model, "flatten", "plain", SL_INPUT_DATA, NONE, NULL, 0);
-    x = add(model, "embedding", "first", plain, NONE,
-            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    x = add_tokens(model, "first", plain);
     x = add(model, "linear", "fc1", x, NONE, ATTRS(N("out", 4)));
-    y = add(model, "embedding", "second", plain, NONE,
-            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    y = add_tokens(model, "second", plain);
     x = add(model, "add", "sum1", x, y, NULL, 0);
-    y = add(model, "embedding", "third", plain, NONE,
-            ATTRS(N("vocab", VOCAB), N("width", 4)));
+    y = add_tokens(model, "third", plain);
     x = add(model, "add", "sum2", x, y, NULL, 0);
     x = add(model, "linear", "fc2", x, NONE, ATTRS(N("out", VOCAB)));
     add_loss(model, x);

@@ -506,27 +506,30 @@ static void body_plain_path(bed_member_t *member)
 /* Three stages; layer 0's output crosses both boundaries. */
 static void check_plain_path(sl_model_t *model, const int *cuts)
 {
-    static const int n_micro[] = {1, 2, 3, 4};
     static rank_bed_t bed;
-    fixture_run_t run = {
-        .rows = 8, .n_devices = 1, .n_steps = 2, .model = model, .cuts = cuts};
+    fixture_run_t run = {.rows = 8,
+                         .n_devices = 1,
+                         .n_stages = 3,
+                         .n_steps = 2,
+                         .model = model,
+                         .cuts = cuts};
     int r, i;
 
     assert_int_equal(model->n_layers, cuts[3]);
-    for (i = 0; i < 4; i++) {
+    for (run.n_micro = 1; run.n_micro <= 4; run.n_micro++) {
         fixture_run_t alone = run;
         fixture_result_t want;
 
-        run.n_micro = alone.n_micro = n_micro[i];
         alone.n_stages = 1;
         alone.cuts = NULL;
         want = fixture_train(&alone);
-        run.n_stages = 3;
-        run.schedule = (sl_schedule_kind_t)(i % 2);
-        run.recompute = (sl_recompute_t)(i / 2);
-        ranks_run(&bed, &run, 3, 2, body_plain_path, NULL);
-        for (r = 0; r < 3; r++) {
-            member_assert_same(&bed.members[r], &want);
+        for (i = 0; i < 4; i++) {
+            run.schedule = (sl_schedule_kind_t)(i % 2);
+            run.recompute = (sl_recompute_t)(i / 2);
+            ranks_run(&bed, &run, 3, 2, body_plain_path, NULL);
+            for (r = 0; r < 3; r++) {
+                member_assert_same(&bed.members[r], &want);
+            }
         }
     }
     sl_model_destroy(model);
