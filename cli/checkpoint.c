@@ -21,8 +21,7 @@ enum {
     KEY_MOMENTS,
     KEY_SHARDS,
     KEY_FORCE,
-    PATH_BYTES = 2048,
-    EXIT_USAGE = 2
+    PATH_BYTES = 2048
 };
 
 static char command[] = "sluice checkpoint"; /* argp wants it writable */
@@ -335,7 +334,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SHARDS:
         if (sl_parse_int("--shards", arg, 1, 10000, &own->n_shards) < 0) {
-            exit(EXIT_USAGE);
+            exit(SL_EXIT_USAGE);
         }
         return 0;
     case ARGP_KEY_ARG:
@@ -370,9 +369,9 @@ int sl_command_checkpoint(int argc, char **argv)
     sl_status_t status;
 
     argv[0] = command;
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = SL_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &own) != 0) {
-        return EXIT_USAGE;
+        return SL_EXIT_USAGE;
     }
     status =
         sl_checkpoint_path_split(own.path, own.dir, sizeof(own.dir), own.name);

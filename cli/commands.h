@@ -10,6 +10,12 @@
 
 #include "base/status.h"
 
+/** Exit statuses other than done and failed. */
+enum {
+    SL_EXIT_USAGE = 2,        /**< a wrong command line or config */
+    SL_EXIT_INTERRUPTED = 130 /**< ended early, by a signal or an order */
+};
+
 typedef struct sl_command {
     const char *name;
     const char *brief;

@@ -31,8 +31,7 @@ enum {
     KEY_DRY_RUN,
     KEY_ONCE,
     KEY_QUIET,
-    MS_NS = 1000000,
-    EXIT_USAGE = 2
+    MS_NS = 1000000
 };
 
 typedef struct sl_coordinator {
@@ -94,7 +93,7 @@ static double number(const char *name, const char *arg, double min, double max)
     double value = 0.0;
 
     if (sl_parse_float(name, arg, min, max, &value) < 0) {
-        exit(EXIT_USAGE);
+        exit(SL_EXIT_USAGE);
     }
     return value;
 }
@@ -109,7 +108,7 @@ static void check_policy(struct argp_state *state, const char *name)
             return;
         }
     }
-    argp_failure(state, EXIT_USAGE, 0,
+    argp_failure(state, SL_EXIT_USAGE, 0,
                  "--policy %s: there are guarantee-first, fair and static",
                  name);
 }
@@ -156,7 +155,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_MEMORY:
         if (sl_parse_bytes("--device-memory", arg,
                            &self->params.capacity_bytes) < 0) {
-            exit(EXIT_USAGE);
+            exit(SL_EXIT_USAGE);
         }
         return 0;
     case KEY_RUN_DIR:
@@ -411,7 +410,7 @@ int sl_command_coordinator(int argc, char **argv)
     sl_coord_params_default(&self.params);
     self.exchange_params.ttl_ms = 10000;
     argv[0] = command;
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = SL_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &self) == 0) {
         status = run(&self);
     }

@@ -22,7 +22,6 @@ enum {
     ANSWER_MS = 2000,
     LOOK_MS = 20,
     MS_NS = 1000000,
-    EXIT_USAGE = 2,
     EXIT_NO_ANSWER = 3
 };
 
@@ -291,7 +290,7 @@ static int find_device(sl_ctl_t *ctl)
                       ctl->job.devices[d].name);
     }
     (void)fprintf(stderr, " (or all)\n");
-    return EXIT_USAGE;
+    return SL_EXIT_USAGE;
 }
 
 static int check_capacity(const sl_ctl_t *ctl)
@@ -308,7 +307,7 @@ static int check_capacity(const sl_ctl_t *ctl)
                           "sluice ctl: a limit of %s, but %s of this job has "
                           "at most %s\n",
                           asked, ctl->job.devices[d].name, had);
-            return EXIT_USAGE;
+            return SL_EXIT_USAGE;
         }
     }
     return 0;
@@ -326,16 +325,16 @@ static int read_value(sl_ctl_t *ctl)
     }
     if (strcmp(ctl->verb->name, "share") == 0) {
         return sl_parse_float("PERCENT", word, 0.0, 100.0, &ctl->percent) < 0
-                   ? EXIT_USAGE
+                   ? SL_EXIT_USAGE
                    : 0;
     }
     if (sl_parse_bytes("SIZE", word, &ctl->limit_bytes) < 0) {
-        return EXIT_USAGE;
+        return SL_EXIT_USAGE;
     }
     if (ctl->limit_bytes == 0) {
         (void)fprintf(stderr, "sluice ctl: a limit of 0: at least 1 byte; "
                               "`sluice ctl suspend` stops a job\n");
-        return EXIT_USAGE;
+        return SL_EXIT_USAGE;
     }
     return check_capacity(ctl);
 }
@@ -619,7 +618,7 @@ int sl_command_ctl(int argc, char **argv)
     int result = 1;
 
     argv[0] = command;
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = SL_EXIT_USAGE;
     marked = mark_values(&argc, argv);
     argv = marked == NULL ? argv : marked;
     if (ctl != NULL && argp_parse(&argp, argc, argv, 0, NULL, ctl) == 0) {

@@ -8,10 +8,6 @@
 #include "cli/options.h"
 #include "cli/train_signals.h"
 
-enum {
-    EXIT_INTERRUPTED = 130
-};
-
 static void print_result(const sl_eval_sums_t *sums, int is_json)
 {
     const double n = sums->n_valid > 0 ? sums->n_valid : 1.0;
@@ -35,6 +31,7 @@ int sl_command_eval(int argc, char **argv)
     sl_job_evaluation_t evaluation = {0};
     sl_status_t status;
 
+    sl_train_signals_catch_warning();
     SL_TRY(status,
            sl_options_parse("eval",
                             "Evaluate a model on the held-out data; give its "
@@ -74,5 +71,5 @@ out:
     if (status < 0) {
         return quiet_status != 0 ? quiet_status : sl_exit_status(status);
     }
-    return evaluation.is_cut ? EXIT_INTERRUPTED : 0;
+    return evaluation.is_cut ? SL_EXIT_INTERRUPTED : 0;
 }

@@ -16,8 +16,6 @@
 #include "cli/commands.h"
 
 enum {
-    EXIT_USAGE = 2,
-    EXIT_INTERRUPTED = 130,
     KEY_DRY_RUN = 900,
     KEY_HOSTS,
     KEY_HOSTFILE,
@@ -58,7 +56,7 @@ static int64_t whole(const char *name, const char *arg, int64_t min,
     int64_t value = min;
 
     if (sl_parse_int(name, arg, min, max, &value) < 0) {
-        exit(EXIT_USAGE); /* it has been told */
+        exit(SL_EXIT_USAGE); /* it has been told */
     }
     return value;
 }
@@ -68,7 +66,7 @@ static uint64_t seconds(const char *name, const char *arg)
     double value = 0;
 
     if (sl_parse_float(name, arg, 0.0, 86400.0, &value) < 0) {
-        exit(EXIT_USAGE); /* it has been told */
+        exit(SL_EXIT_USAGE); /* it has been told */
     }
     return (uint64_t)(value * 1e9);
 }
@@ -150,7 +148,7 @@ static void parse(int argc, char **argv, sl_launch_t *launch)
                "last checkpoint, on the hosts that remain, when it fails. "
                "SIGTERM, SIGINT and SIGUSR1 end it after a checkpoint.";
     argv[0] = command;
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = SL_EXIT_USAGE;
     (void)argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, launch);
 }
 
@@ -237,8 +235,8 @@ static void blame(sl_launch_t *launch, int i)
 
 static int is_over(const sl_launch_end_t *end)
 {
-    return end->status == 0 || end->status == EXIT_USAGE ||
-           end->status == EXIT_INTERRUPTED || sl_launch_n_signals() > 0;
+    return end->status == 0 || end->status == SL_EXIT_USAGE ||
+           end->status == SL_EXIT_INTERRUPTED || sl_launch_n_signals() > 0;
 }
 
 /* After a failure: whether and how the job goes on. */
@@ -341,7 +339,7 @@ static sl_status_t run_all(sl_launch_t *launch, int *exit_p)
                          : launch->is_resumed ? written
                                               : "where it began");
         if (sl_launch_n_signals() > 0) {
-            end.status = EXIT_INTERRUPTED;
+            end.status = SL_EXIT_INTERRUPTED;
             break;
         }
     }

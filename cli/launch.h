@@ -19,11 +19,6 @@ enum {
     SL_LAUNCH_MAX_SLOTS = 4096 /**< of one host, and ranks of a job */
 };
 
-/* A rank 0 that has this variable tells of each checkpoint by a line on stderr,
- * which begins so and goes on with its name. The launcher keeps the line. */
-#define SL_LAUNCH_VARIABLE "SLUICE_LAUNCHED"
-#define SL_LAUNCH_REPORT "sluice launch report: checkpoint "
-
 /* ---- hosts ---- */
 
 typedef struct sl_launch_host {
@@ -67,11 +62,13 @@ typedef struct sl_launch_run {
 } sl_launch_run_t;
 
 typedef struct sl_launch_end {
-    int status;       /**< exit status; 128 + the signal that ended it */
+    int status;       /**< exit status; 128 + the signal that ended it. A
+                           run that was to end: as it told, or interrupted */
     int host;         /**< a process or device of it was lost; -1 = unknown */
     char reason[256]; /**< the line that said so; or empty */
     char written[SL_LAUNCH_MARK_BYTES]; /**< last checkpoint that the run has
                                              told of; or empty */
+    int told; /**< exit status that rank 0 has told of; -1 = none */
 } sl_launch_end_t;
 
 /** From now on signals are handed on to the run. */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cli/config.h"
 #include "cli/launch.h"
+#include "cli/launched.h"
 #include "cli/options.h"
 
 enum {

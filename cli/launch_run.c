@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
@@ -13,7 +14,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/launched.h"
 #include "engine/world.h"
 
 enum {
@@ -140,7 +143,9 @@ typedef struct sl_watch {
     char line[LINE_BYTES];
     size_t n_out; /**< to write */
     char out[READ_BYTES + LINE_BYTES];
+    int is_ready; /**< all ranks catch signals */
     int n_forwarded;
+    int first;        /**< the first signal handed on; 0 = none */
     uint64_t term_ns; /**< when it gets SIGTERM; 0 = not */
     uint64_t kill_ns; /**< when it gets SIGKILL; 0 = not */
 } sl_watch_t;
@@ -179,15 +184,34 @@ static void flush(sl_watch_t *watch)
     watch->n_out = 0;
 }
 
+/* The rest of `line` after `mark`, or NULL. */
+static const char *rest_of(const char *line, const char *mark)
+{
+    return strncmp(line, mark, strlen(mark)) == 0 ? line + strlen(mark) : NULL;
+}
+
+static void read_report(sl_watch_t *watch, const char *report)
+{
+    sl_launch_end_t *end = &watch->end;
+    const char *name = rest_of(report, SL_LAUNCH_REPORT_CHECKPOINT);
+    const char *told = rest_of(report, SL_LAUNCH_REPORT_END);
+
+    watch->is_ready = 1; /* or later */
+    if (name != NULL) {
+        (void)snprintf(end->written, sizeof(end->written), "%.*s",
+                       (int)sizeof(end->written) - 1, name);
+    } else if (told != NULL) {
+        end->told = (int)strtol(told, NULL, 10);
+    }
+}
+
 static void read_line(sl_watch_t *watch)
 {
     char name[SL_LAUNCH_NAME_BYTES];
 
     watch->line[watch->n_line] = '\0';
     if (is_report(watch)) {
-        (void)snprintf(watch->end.written, sizeof(watch->end.written), "%.*s",
-                       (int)sizeof(watch->end.written) - 1,
-                       watch->line + strlen(SL_LAUNCH_REPORT));
+        read_report(watch, watch->line + strlen(SL_LAUNCH_REPORT));
     }
     watch->n_line = watch->n_passed = 0;
     if (watch->end.reason[0] != '\0' ||
@@ -308,8 +332,16 @@ out:
     return status;
 }
 
-/* mpirun hands SIGUSR1 on to all ranks, which then write a checkpoint; at
- * SIGTERM it gives them one second only. The second signal ends at once. */
+/* With nothing to write yet. */
+static int is_ended_at_start(const sl_watch_t *watch)
+{
+    return watch->run->is_mpirun && watch->first == SIGTERM;
+}
+
+/* mpirun hands SIGUSR1 on to all ranks, which then write a checkpoint. At
+ * SIGTERM it gives them one second only, enough while there is nothing to
+ * write; and while ranks start, SIGUSR1 may be lost, or kill one in a moment
+ * after which mpirun waits for ever. The second signal ends at once. */
 static void hand_on(sl_watch_t *watch)
 {
     const int n = sl_launch_n_signals();
@@ -318,8 +350,12 @@ static void hand_on(sl_watch_t *watch)
         return;
     }
     watch->n_forwarded = n;
-    (void)kill(watch->pid, n == 1 && watch->run->is_mpirun ? SIGUSR1 : SIGTERM);
-    if (n > 1 && watch->kill_ns == 0) {
+    if (n == 1) {
+        watch->first =
+            watch->run->is_mpirun && watch->is_ready ? SIGUSR1 : SIGTERM;
+    }
+    (void)kill(watch->pid, n == 1 ? watch->first : SIGTERM);
+    if (watch->kill_ns == 0 && (n > 1 || is_ended_at_start(watch))) {
         watch->kill_ns = sl_clock_ns() + KILL_NS;
     }
 }
@@ -346,6 +382,21 @@ static int exit_status_of(int wait_status)
                                   : 128 + WTERMSIG(wait_status);
 }
 
+/* A run that was to end has ended as it told, or early, whatever mpirun makes
+ * of it: it ends by the signal while it cleans up after its ranks. */
+static int status_of(const sl_watch_t *watch, int wait_status)
+{
+    const int status = exit_status_of(wait_status);
+
+    if (watch->n_forwarded != 1 || status == 0 || status == SL_EXIT_USAGE) {
+        return status;
+    }
+    if (status == 128 + watch->first) {
+        return watch->end.told >= 0 ? watch->end.told : SL_EXIT_INTERRUPTED;
+    }
+    return is_ended_at_start(watch) ? SL_EXIT_INTERRUPTED : status;
+}
+
 sl_status_t sl_launch_run(const sl_launch_run_t *run, sl_launch_end_t *end_p)
 {
     sl_watch_t watch;
@@ -354,15 +405,14 @@ sl_status_t sl_launch_run(const sl_launch_run_t *run, sl_launch_end_t *end_p)
 
     memset(&watch, 0, sizeof(watch));
     watch.run = run;
-    watch.end.host = -1;
+    watch.end.host = watch.end.told = -1;
     watch.fd = -1;
     SL_TRY(status, begin(&watch), out);
     while (waitpid(watch.pid, &wait_status, WNOHANG) == 0) {
+        (void)pass_on(&watch); /* that the ranks are ready, before a signal */
         hand_on(&watch);
         enforce_end(&watch);
-        if (wait_for(watch.fd, SECOND_NS / 5)) {
-            (void)pass_on(&watch);
-        }
+        (void)wait_for(watch.fd, SECOND_NS / 5);
     }
     while (pass_on(&watch)) {
     }
@@ -373,7 +423,7 @@ sl_status_t sl_launch_run(const sl_launch_run_t *run, sl_launch_end_t *end_p)
         }
         read_line(&watch);
     }
-    watch.end.status = exit_status_of(wait_status);
+    watch.end.status = status_of(&watch, wait_status);
     *end_p = watch.end;
 out:
     if (watch.fd >= 0) {

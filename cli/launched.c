@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trying a command line before the ranks meet. */
+/* Trying a command line before the ranks meet; telling the launcher. */
 #include "cli/launched.h"
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/commands.h"
 #include "engine/world.h"
 
 enum {
     TEXT_BYTES = 4096,
-    EXIT_USAGE = 2,
     EXIT_GOOD = 77 /* of the process that tries: nothing to say */
 };
 
@@ -29,7 +29,7 @@ static SL_NORETURN void try_it(int (*parse)(void *ctx), void *ctx, int fd,
         _exit(EXIT_GOOD);
     }
     if (parse(ctx) != 0) {
-        _exit(EXIT_USAGE);
+        _exit(SL_EXIT_USAGE);
     }
     _exit(EXIT_GOOD);
 }
@@ -68,7 +68,7 @@ static SL_NORETURN void end_all(const char *text, int is_first)
     } else if (!is_first) {
         (void)fputs(text, stderr);
     }
-    exit(EXIT_USAGE);
+    exit(SL_EXIT_USAGE);
 }
 
 void sl_launched_try(int (*parse)(void *ctx), void *ctx)
@@ -94,10 +94,19 @@ void sl_launched_try(int (*parse)(void *ctx), void *ctx)
     if (pid < 0 || !WIFEXITED(wait_status)) {
         return; /* what is wrong will be told by the parser itself */
     }
-    if (WEXITSTATUS(wait_status) == EXIT_USAGE) {
+    if (WEXITSTATUS(wait_status) == SL_EXIT_USAGE) {
         end_all(text, rank == 0);
     }
     if (WEXITSTATUS(wait_status) == 0) {
         exit(0); /* it has printed its help */
+    }
+}
+
+void sl_launched_tell(const char *kind, const char *detail)
+{
+    if (getenv(SL_LAUNCH_VARIABLE) != NULL) {
+        (void)fflush(stdout); /* what was printed before goes before */
+        (void)dprintf(STDERR_FILENO, "%s%s%s\n", SL_LAUNCH_REPORT, kind,
+                      detail);
     }
 }

@@ -25,8 +25,7 @@ enum {
     KEY_EVERY,
     KEY_ONCE,
     LINE_BYTES = 512,
-    ID_COLUMNS = 28,
-    EXIT_USAGE = 2
+    ID_COLUMNS = 28
 };
 
 static char command[] = "sluice top"; /* argp wants it writable */
@@ -462,7 +461,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_EVERY:
         if (sl_parse_float("--every", arg, 0.1, 3600.0, &top->every_s) < 0) {
-            exit(EXIT_USAGE);
+            exit(SL_EXIT_USAGE);
         }
         return 0;
     case ARGP_KEY_ARG:
@@ -488,7 +487,7 @@ int sl_command_top(int argc, char **argv)
     sl_status_t status = SL_ERR_NO_MEMORY;
 
     argv[0] = command;
-    argp_err_exit_status = EXIT_USAGE;
+    argp_err_exit_status = SL_EXIT_USAGE;
     if (top != NULL) {
         top->every_s = 1.0;
         status = SL_ERR_INVALID_ARG;

@@ -9,13 +9,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/launched.h"
 #include "cli/train_edges.h"
 #include "cli/train_internal.h"
 #include "cli/train_signals.h"
-
-enum {
-    EXIT_INTERRUPTED = 130
-};
 
 static void find_unit(sl_train_t *train)
 {
@@ -201,9 +198,10 @@ static sl_status_t finish(sl_train_t *train)
 
     sl_progress_destroy(train->progress);
     train->progress = NULL;
+    train->is_over = is_over(train); /* what comes later finds all done */
     SL_KEEP(status, sl_train_checkpoint_end(train->checkpoint, train->last_loss,
                                             train->validation_loss));
-    if (is_over(train)) {
+    if (train->is_over) {
         sl_train_tell_interrupt(train);
     }
     if (options->save != NULL) {
@@ -250,10 +248,26 @@ static void close_all(sl_train_t *train)
     sl_job_close(&train->job);
 }
 
+/* Before one is handed on, all ranks listen. */
+static sl_status_t listen_to_signals(sl_train_t *train)
+{
+    double n_ready = 1;
+    sl_status_t status;
+
+    sl_train_signals_catch();
+    sl_train_signals_share(train->job.world);
+    SL_TRY(status, sl_world_sum(train->job.world, &n_ready, 1), out);
+    if (sl_job_is_first(&train->job)) {
+        sl_launched_tell(SL_LAUNCH_REPORT_READY, "");
+    }
+out:
+    return status;
+}
+
 /* Until the job may begin; it is over when a rank is ended before that. */
 static sl_status_t admit(sl_train_t *train)
 {
-    double n_over = sl_control_admit(train->control);
+    double n_over = sl_control_admit(train->control) || is_over(train);
     sl_status_t status = sl_world_sum(train->job.world, &n_over, 1);
 
     train->is_over = n_over > 0.0;
@@ -266,8 +280,7 @@ static sl_status_t run(sl_train_t *train)
     sl_status_t status;
 
     find_unit(train);
-    sl_train_signals_catch();
-    sl_train_signals_share(train->job.world);
+    SL_TRY(status, listen_to_signals(train), out);
     SL_TRY(status, sl_train_remember_limits(train), out);
     SL_TRY(status,
            sl_train_control_open(&train->job, train->unit, &train->control),
@@ -316,11 +329,13 @@ out:
 
 int sl_command_train(int argc, char **argv)
 {
-    int quiet_status;
+    int quiet_status, exit_status, is_first;
+    char text[16];
     sl_options_t options;
     sl_train_t train;
     sl_status_t status;
 
+    sl_train_signals_catch_warning();
     memset(&train, 0, sizeof(train));
     train.options = &options;
     train.last_loss = train.validation_loss = (double)NAN;
@@ -342,10 +357,16 @@ out:
         sl_progress_clear(train.progress);
     }
     quiet_status = sl_job_tell_failure(&train.job, &status);
+    is_first = sl_job_is_first(&train.job);
     close_all(&train);
     sl_options_cleanup(&options);
     if (status < 0) {
         return quiet_status != 0 ? quiet_status : sl_exit_status(status);
     }
-    return is_over(&train) ? EXIT_INTERRUPTED : 0;
+    exit_status = train.is_over ? SL_EXIT_INTERRUPTED : 0;
+    if (is_first) {
+        (void)snprintf(text, sizeof(text), "%d", exit_status);
+        sl_launched_tell(SL_LAUNCH_REPORT_END, text);
+    }
+    return exit_status;
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "cli/launch.h"
+#include "cli/launched.h"
 #include "engine/checkpoint/checkpoint.h"
 
 enum {
@@ -143,7 +143,7 @@ static void find_best(sl_train_checkpoint_t *checkpoint)
 /* `sluice launch` counts progress, and may not see our directory. */
 static void tell_launcher(const char *name)
 {
-    (void)dprintf(STDERR_FILENO, "%s%s\n", SL_LAUNCH_REPORT, name);
+    sl_launched_tell(SL_LAUNCH_REPORT_CHECKPOINT, name);
 }
 
 static sl_status_t open_saver(sl_train_checkpoint_t *checkpoint)
@@ -160,9 +160,7 @@ static sl_status_t open_saver(sl_train_checkpoint_t *checkpoint)
     params.keeps_best = config->checkpoint_best;
     params.is_required = config->checkpoint_on_error == SL_CHECKPOINT_STOP;
     params.program = SL_VERSION;
-    if (getenv(SL_LAUNCH_VARIABLE) != NULL) {
-        params.on_written = tell_launcher;
-    }
+    params.on_written = tell_launcher;
     SL_TRY(status,
            sl_saver_create(&params, &checkpoint->run, &checkpoint->saver), out);
     find_best(checkpoint);

@@ -31,17 +31,25 @@ static void on_signal(int number)
     atomic_store(&is_stop, 1);
 }
 
-void sl_train_signals_catch(void)
+static void catch_one(int number)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction action;
-    size_t i;
 
     memset(&action, 0, sizeof(action));
     action.sa_handler = on_signal;
-    for (i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
-        (void)sigaction(numbers[i], &action, NULL);
-    }
+    (void)sigaction(number, &action, NULL);
+}
+
+void sl_train_signals_catch_warning(void)
+{
+    catch_one(SIGUSR1);
+}
+
+void sl_train_signals_catch(void)
+{
+    catch_one(SIGINT);
+    catch_one(SIGTERM);
+    catch_one(SIGUSR1);
 }
 
 void sl_train_signals_stop(void *ctx)

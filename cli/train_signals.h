@@ -15,6 +15,9 @@ enum {
     SL_TRAIN_STOP = 1 /**< flag of a step: end after it */
 };
 
+/** SIGUSR1 alone, as early as can be: a launcher that warns all processes may
+ *  not bear that it kills one of them. */
+void sl_train_signals_catch_warning(void);
 /** SIGINT, SIGTERM and SIGUSR1 (a batch system's warning) are the wish; the
  *  next one ends the process at once. */
 void sl_train_signals_catch(void);

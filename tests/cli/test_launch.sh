@@ -60,13 +60,24 @@ reported) # NAME STATUS: of a checkpoint in a folder that is not here
     echo "sluice launch report: checkpoint $2" >&2
     exit "$3"
     ;;
+done) # all is done and told; mpirun's clean-up meets the signal, and dies
+    echo "sluice launch report: end $2" >&2
+    echo ready >>signals
+    exec sleep 60
+    ;;
+early) # not ready for a signal yet
+    echo ready >>signals
+    exec sleep 60
+    ;;
 wait) # until a signal says how to end
+    echo 'sluice launch report: ready' >&2
     trap 'echo usr1 >>signals; exit 130' USR1
     trap 'echo term >>signals; exit 143' TERM
     echo ready >>signals
     while :; do sleep 0.1; done
     ;;
 deaf) # takes signals, and goes on
+    echo 'sluice launch report: ready' >&2
     trap 'echo usr1 >>signals' USR1
     trap 'echo term >>signals; exit 143' TERM
     echo ready >>signals
@@ -361,6 +372,14 @@ signalled TERM TERM -- 143 deaf --ranks 2 --restarts 3 -- train gpt.yaml
 if [ "$(tr '\n' ' ' <signals)" = 'ready usr1 term ' ]; then ok; else
     bad "two signals: $(cat signals)"
 fi
+# mpirun dies of the signal, with its ranks ended or not begun yet
+signalled TERM -- 0 'done 0' --ranks 2 --restarts 3 -- train gpt.yaml
+signalled TERM -- 130 'done 130' --ranks 2 --restarts 3 -- train gpt.yaml
+silent_on 'launch report'
+for number in TERM USR1; do
+    signalled $number -- 130 early --ranks 2 --restarts 3 -- train gpt.yaml
+    n_runs 1
+done
 # during a pause
 printf 'exit 1\nexit 0\n' >script
 rm -f runs
