@@ -3,7 +3,8 @@
 # Runs that are killed at any instant, also in the middle of a save: each goes
 # on, in another shape, and ends with the hash of one that was never
 # interrupted. Half of the kills are of one process, the others of a random
-# rank, under mpirun and under `sluice launch --restarts`.
+# rank, under mpirun and under `sluice launch --restarts`. Then signals to the
+# launcher, at any instant too.
 #   tests/cli/test_kills.sh build/sluice
 # SLUICE_KILLS: how many in all (100). SLUICE_NO_MPI: when set, only those of
 # one process.
@@ -32,6 +33,7 @@ SH
 # mpirun, for the launcher, with such ranks
 cat >mpirun.sh <<SH
 #!/bin/sh
+: >begun
 for word; do
     shift
     [ "\$word" != "$(readlink -f "$sluice")" ] || set -- "\$@" ./rank.sh
@@ -180,7 +182,7 @@ launches() {
         n_here=$((n_here + 1))
         soon has_begun
     done
-    is_over || kill -USR1 "$(cat job.pid)"
+    is_over || kill -USR1 "$(cat job.pid)" 2>/dev/null
     ends
     n_killed=$((n_killed + n_here))
     look
@@ -194,6 +196,27 @@ launches() {
     elif [ "$status" -ne 130 ]; then
         bad "launched: exit status $status"
     fi
+}
+# ---- a signal at any instant, also while ranks start or end ----
+signals() {
+    n_early=0
+    for _ in $(seq "$n_signals"); do
+        rm -f begun
+        begin_launch 2 --steps 5
+        soon test -e begun
+        sleep "0.$(printf '%03d' "$(random 500)")"
+        is_over || kill -USR1 "$(cat job.pid)" 2>/dev/null
+        ends
+        if [ "$status" -eq 130 ]; then
+            n_early=$((n_early + 1))
+        elif [ "$status" -ne 0 ]; then
+            bad "a signal: exit status $status"
+            return
+        fi
+        rm -rf k
+    done
+    ok
+    echo "launch: $n_signals signals, $n_early jobs ended early"
 }
 if begin_mpi; then
     # mpirun ends the other ranks at once, as it does after a second
@@ -218,6 +241,8 @@ if begin_mpi; then
     through "$want" 'launched, after the last kill'
     echo "launch: $((n_killed - n_before)) kills," \
         "$n_rounds runs brought to their end"
+    n_signals=$((n_kills / 8))
+    signals
 fi
 if [ $n_writing -gt 0 ]; then ok; else bad 'no kill was in a save'; fi
 
