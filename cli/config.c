@@ -50,6 +50,12 @@ static sl_status_t read_train(const sl_yaml_node_t *root, sl_config_t *config)
            sl_yaml_choice(train, "precision", SL_PRECISION_CHOICES,
                           &config->precision),
            out);
+    SL_TRY(status, sl_yaml_bool(train, "cudnn_images", &config->dnn.has_images),
+           out);
+    SL_TRY(
+        status,
+        sl_yaml_bytes(train, "cudnn_workspace", &config->dnn.workspace_bytes),
+        out);
     SL_TRY(status,
            sl_yaml_choice(train, "rebalance", SL_REBALANCE_CHOICES,
                           &config->rebalance),

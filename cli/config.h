@@ -45,6 +45,7 @@ typedef struct sl_config {
     int64_t batch, micro_batches, steps, seed, eval_every, eval_batches;
     int schedule, backward_order, recompute;
     int precision;       /**< sl_precision_t */
+    sl_dnn_use_t dnn;    /**< on CUDA devices */
     int rebalance;       /**< sl_rebalance_mode_t */
     const char *weights; /**< file to start from, or NULL */
     /* checkpoint */

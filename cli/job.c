@@ -78,6 +78,7 @@ static sl_status_t open_devices(sl_job_t *job)
     SL_TRY(status, sl_device_set_create(&params, &job->devices), out);
     SL_TRY(status, sl_ranks_check_run(job->world, job->dataset, job->devices),
            out);
+    sl_model_use_dnn(job->model, &job->config.dnn);
     status = sl_model_set_precision(job->model, job->devices->devices[0].kind,
                                     (sl_precision_t)job->config.precision);
 out:

@@ -71,6 +71,14 @@ typedef struct sl_param {
 
 /* ---- a layer ---- */
 
+/** How cuDNN is used on CUDA devices. Bits depend on it, so it is the same for
+ *  all layers and processes of a job. All 0: the default. */
+typedef struct sl_dnn_use {
+    int has_images;           /**< batch norm and pools are cuDNN's too */
+    uint64_t workspace_bytes; /**< the most that a convolution's algorithm may
+                                   take; 0: as much as its images, or 64 MiB */
+} sl_dnn_use_t;
+
 struct sl_layer {
     const sl_layer_ops_t *ops;
     char *name; /**< unique in the model */
@@ -86,6 +94,7 @@ struct sl_layer {
     sl_dtype_t dtype;      /**< of the activations it makes */
     int is_tf32;           /**< products of f32 may round their factors to
                                 TF32 (sl_model_allow_tf32) */
+    sl_dnn_use_t dnn;      /**< sl_model_use_dnn() */
 };
 
 /** Cost of one micro-batch, known without running it. */
@@ -310,6 +319,7 @@ typedef struct sl_model {
     sl_device_kind_t kind; /**< CPU until sl_model_target() */
     sl_dtype_t dtype;      /**< of activations: f32 until sl_model_target() */
     int is_tf32;           /**< see sl_model_allow_tf32(); default 0 */
+    sl_dnn_use_t dnn;      /**< see sl_model_use_dnn() */
 } sl_model_t;
 
 /** @param[in] data, target  one sample's shape with dims[0] = 1 */
@@ -373,7 +383,11 @@ SL_API SL_NODISCARD sl_status_t sl_model_target(sl_model_t *model,
 SL_API SL_NODISCARD sl_status_t sl_model_allow_tf32(sl_model_t *model,
                                                     int is_allowed);
 
-/** Both of these as one word. */
+/** How its layers use cuDNN, on CUDA devices; others take no notice. Before any
+ *  engine or plan uses the model. */
+SL_API void sl_model_use_dnn(sl_model_t *model, const sl_dnn_use_t *use);
+
+/** Type and products as one word. */
 typedef enum sl_precision {
     SL_PRECISION_F32,
     SL_PRECISION_TF32, /**< f32 with products in TF32 */

@@ -375,6 +375,16 @@ out:
     return status;
 }
 
+void sl_model_use_dnn(sl_model_t *model, const sl_dnn_use_t *use)
+{
+    int i;
+
+    model->dnn = *use;
+    for (i = 0; i < model->n_layers; i++) {
+        model->layers[i]->dnn = *use;
+    }
+}
+
 int sl_model_find(const sl_model_t *model, const char *name)
 {
     const building_t *b = (const building_t *)(const void *)model;

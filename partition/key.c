@@ -98,6 +98,8 @@ uint64_t sl_part_profile_key(const sl_model_t *model, int64_t rows,
     if (kind != SL_DEVICE_KIND_CPU) {
         hash = hash_int((int64_t)model->dtype, hash);
         hash = hash_int(model->is_tf32, hash);
+        hash = hash_int(model->dnn.has_images, hash);
+        hash = hash_int((int64_t)model->dnn.workspace_bytes, hash);
     }
     hash = hash_desc(&model->data, hash);
     hash = hash_desc(&model->target, hash);

@@ -4,10 +4,11 @@
 in turn (A B A B ...), medians and ratios. Checks that the losses agree.
 
     bench/peers/compare.py [--rounds 3] [--steps 6] [--threads 1,2] [CASE...]
-    bench/peers/compare.py --device cuda [CASE[:f32|tf32|bf16]...]
+    bench/peers/compare.py --device cuda [CASE[:f32|tf32|bf16[:cudnn]]...]
 
 Needs PyTorch in the Python that runs it, unless --peer none. On a GPU steps
-repeat two batches, and memory is the device's. OPENBLAS_* variables are taken
+repeat two batches, and memory is the device's; with :cudnn batch norm and
+pools are cuDNN's (train.cudnn_images). OPENBLAS_* variables are taken
 out of PyTorch's environment, since they slow it down on some machines.
 """
 
@@ -149,7 +150,7 @@ def compare(program, case, threads, rounds, steps):
             "loss_first": first, "loss_worst": worst}
 
 
-def compare_gpu(arguments, case, precision):
+def compare_gpu(arguments, case, precision, images):
     """One case on one GPU; figures of the peer are None without one."""
     program = arguments.program
     with tempfile.TemporaryDirectory() as folder:
@@ -164,6 +165,8 @@ def compare_gpu(arguments, case, precision):
         options = ["--devices", f"{arguments.device}:1"]
         if precision != "f32":
             options += ["--precision", precision]
+        if images == "cudnn":
+            options += ["--set", "train.cudnn_images=true"]
         peer = ["--device", arguments.device, "--precision", precision,
                 "--steps", str(arguments.steps)]
         if "resnet" in case:
@@ -174,7 +177,8 @@ def compare_gpu(arguments, case, precision):
             if arguments.peer == "torch":
                 theirs.append(run_torch(case, weights, batches, peer))
     batch = GPU_CASES[case][1]
-    result = {"case": case, "precision": precision, "batch": batch,
+    result = {"case": case, "precision": precision, "images": images,
+              "batch": batch,
               "sluice_ms": median_step(ours), "torch_ms": None, "ratio": None,
               "torch_peak": None, "loss_first": None,
               "loss": ours[0]["losses"][0]}
@@ -200,12 +204,14 @@ def text(value, form):
 
 def main_gpu(arguments):
     results, is_near, n_failed = [], True, 0
-    print(f"{'case':<14} {'type':<5} {'batch':>5} {'sluice ms':>10} "
+    print(f"{'case':<14} {'type':<5} {'images':<6} {'batch':>5} "
+          f"{'sluice ms':>10} "
           f"{'torch ms':>10} {'ratio':>6} {'loss diff':>9}")
     for name in arguments.cases or ["resnet101-128:bf16", "gpt2-1024:bf16"]:
-        case, _, precision = name.partition(":")
+        case, precision, images = (name.split(":") + ["", ""])[:3]
         try:
-            r = compare_gpu(arguments, case, precision or "f32")
+            r = compare_gpu(arguments, case, precision or "f32",
+                            images or "own")
         except SystemExit as failure:  # the others' figures count all the same
             print(f"{name}: {failure}", file=sys.stderr, flush=True)
             n_failed += 1
@@ -213,7 +219,8 @@ def main_gpu(arguments):
         results.append(r)
         if r["loss_first"] is not None:
             is_near &= r["loss_first"] < NEAR[r["precision"]]
-        print(f"{case:<14} {r['precision']:<5} {r['batch']:>5} "
+        print(f"{case:<14} {r['precision']:<5} {r['images']:<6} "
+              f"{r['batch']:>5} "
               f"{r['sluice_ms']:>10.2f} {text(r['torch_ms'], '.2f'):>10} "
               f"{text(r['ratio'], '.2f'):>6} "
               f"{text(r['loss_first'], '.1e'):>9}", flush=True)

@@ -261,6 +261,10 @@ static sl_status_t describe_settings(const sl_checkpoint_run_t *run,
                (int)params->model->kind);
     put_choice(&to, SL_SETTING_BITS, "train.precision", SL_PRECISION_CHOICES,
                (int)sl_model_precision(params->model));
+    put_choice(&to, SL_SETTING_BITS, "train.cudnn_images", "false|true",
+               params->model->dnn.has_images);
+    put(&to, SL_SETTING_BITS, "train.cudnn_workspace", "%" PRIu64,
+        params->model->dnn.workspace_bytes);
     put(&to, SL_SETTING_TOLD, "devices.stages", "%d", params->n_stages);
     put(&to, SL_SETTING_BITS, "train.replicas", "%d", params->n_replicas);
     put_choice(&to, SL_SETTING_TOLD, "train.schedule", SL_SCHEDULE_CHOICES,

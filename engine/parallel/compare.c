@@ -24,6 +24,8 @@ static uint64_t hash_model(const sl_model_t *model, uint64_t hash)
     hash = hash_int(model->kind, hash);
     hash = hash_int(model->dtype, hash);
     hash = hash_int(model->is_tf32, hash);
+    hash = hash_int(model->dnn.has_images, hash);
+    hash = hash_int((int64_t)model->dnn.workspace_bytes, hash);
     for (l = 0; l < model->n_layers; l++) {
         const sl_layer_t *layer = model->layers[l];
 

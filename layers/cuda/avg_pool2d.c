@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* avg_pool2d on CUDA devices. */
-#include "layers/cuda/images.h"
+#include "layers/cuda/dnn_images.h"
 
 static sl_status_t plan(sl_layer_plan_t *plan_p)
 {
+    const sl_cuda_pool_t pool = sl_cuda_window_pool(plan_p);
+
+    if (plan_p->layer->dnn.has_images) {
+        return sl_cuda_dnn_pool_plan(plan_p, &pool,
+                                     pool.count_include_pad
+                                         ? SL_CUDA_DNN_POOL_AVERAGE
+                                         : SL_CUDA_DNN_POOL_AVERAGE_INSIDE);
+    }
     plan_p->accumulates = plan_p->is_training;
     return SL_OK;
 }
@@ -12,6 +20,9 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
 {
     sl_cuda_pool_t pool = sl_cuda_window_pool(run->plan);
 
+    if (run->plan->kernel != NULL) {
+        return sl_cuda_dnn_pool_forward(run, stream);
+    }
     pool.in = run->in[0];
     pool.out = run->out;
     return sl_cuda_avg_pool_forward(&pool, sl_cuda_queue(stream));
@@ -21,6 +32,9 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 {
     sl_cuda_pool_t pool = sl_cuda_window_pool(run->plan);
 
+    if (run->plan->kernel != NULL) {
+        return sl_cuda_dnn_pool_backward(run, stream);
+    }
     pool.dout = run->dout;
     pool.prev = run->din_prev[0];
     pool.din = run->din[0];
@@ -32,6 +46,7 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
 const sl_layer_kernels_t sl_cuda_layer_avg_pool2d = {
     .size = sizeof(sl_layer_kernels_t),
     .plan = plan,
+    .plan_release = sl_cuda_dnn_pool_release,
     .forward = forward,
     .backward = backward,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_norm on CUDA devices. */
-#include "layers/cuda/images.h"
+#include "layers/cuda/dnn_images.h"
 
 /* Shape, attributes and parameters. */
 static sl_cuda_batch_norm_t norm_of(const sl_layer_run_t *run,
@@ -41,6 +41,13 @@ static sl_status_t plan(sl_layer_plan_t *plan_p)
     const sl_cuda_batch_norm_t norm = norm_of(NULL, plan_p);
     const size_t bytes = sl_cuda_batch_norm_workspace_bytes(&norm);
 
+    if (plan_p->layer->dnn.has_images) {
+        const sl_status_t status = sl_cuda_dnn_norm_plan(plan_p, &norm);
+
+        if (status < 0 || plan_p->kernel != NULL) {
+            return status;
+        }
+    }
     plan_p->forward_workspace_bytes = bytes;
     if (plan_p->is_training) {
         plan_p->backward_workspace_bytes = bytes;
@@ -62,6 +69,9 @@ static sl_status_t forward(const sl_layer_run_t *run, void *stream)
     norm.in = run->in[0];
     norm.skip = norm.has_skip ? run->in[1] : NULL;
     norm.out = run->out;
+    if (run->plan->kernel != NULL) {
+        return sl_cuda_dnn_norm_forward(run, &norm, stream);
+    }
     return sl_cuda_batch_norm_forward(&norm, sl_cuda_queue(stream));
 }
 
@@ -79,6 +89,9 @@ static sl_status_t backward(const sl_layer_run_t *run, void *stream)
     }
     norm.dweight = run->grad[SL_BN_WEIGHT];
     norm.dbias = run->grad[SL_BN_BIAS];
+    if (run->plan->kernel != NULL) {
+        return sl_cuda_dnn_norm_backward(run, &norm, stream);
+    }
     return sl_cuda_batch_norm_backward(&norm, sl_cuda_queue(stream));
 }
 
@@ -93,6 +106,7 @@ static sl_status_t finish_batch(const sl_layer_run_t *run, void *stream)
 const sl_layer_kernels_t sl_cuda_layer_batch_norm = {
     .size = sizeof(sl_layer_kernels_t),
     .plan = plan,
+    .plan_release = sl_cuda_dnn_norm_release,
     .forward = forward,
     .backward = backward,
     .finish_batch = finish_batch,

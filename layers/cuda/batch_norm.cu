@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm: two sums and one pass over memory, for each type in both
- * layouts, with skip connection and relu in the same pass. Why not cuDNN's:
+ * layouts, with skip connection and relu in the same pass: forward reads x
+ * twice and the skip connection once, and writes once. cuDNN's (dnn_norm.c)
+ * reads x once where it fits on the chip, but leaves skip connection and relu
+ * to another pass, which reads twice and writes once more. It fuses them for
+ * f16 with channels last alone, in a mode that limits the range of values.
  *
  * The running statistics move once a mini-batch, by count, sum and sum of
- * squares over all micro-batches and replicas, in double. What cuDNN's call
- * tells of a micro-batch is its mean and variance (as running ones, with a
- * factor of 1), in float. A sum of squares that is made of these has the
- * rounding of the mean's square: with a mean far above the deviation nothing of
- * the variance is left when micro-batches come together. A graph can have sums
- * (GENSTATS), of the squares themselves in float: they cancel likewise.
- *
- * Skip connection and relu are fused there for f16 with channels last alone,
- * in the persistent mode, which limits the range of values; and cuDNN 9 calls
- * these functions deprecated. */
+ * squares over all micro-batches and replicas, in double. */
 #include "layers/cuda/channel_sums.cuh"
 
 /* Of a channel: y = (x - mean) scale + bias, and for backward
@@ -137,18 +132,18 @@ typedef struct finish_args {
     sum_shape_t shape;
 } finish_args_t;
 
-/* Add the micro-batch to the mini-batch's count, sum, sum of squares: in
- * double these lose nothing that a float mean and variance could show. */
-static __device__ void accumulate(const finish_args_t &a, int64_t c,
-                                  double mean, double m2)
+/* Add a micro-batch of n values to the mini-batch's count, sum, sum of squares:
+ * in double these lose nothing that a float mean and variance could show. */
+static __device__ void accumulate(double *sums, int64_t channels, int64_t c,
+                                  int is_first, double n, double mean,
+                                  double m2)
 {
-    const double n = (double)a.shape.values;
     const double add[3] = {n, n * mean, m2 + n * mean * mean};
 
     for (int i = 0; i < 3; i++) {
-        double *to = &a.sums[i * a.shape.channels + c];
+        double *to = &sums[i * channels + c];
 
-        *to = a.is_first ? add[i] : *to + add[i];
+        *to = is_first ? add[i] : *to + add[i];
     }
 }
 
@@ -167,7 +162,7 @@ static __device__ void moments(const T *x, const finish_args_t &a, int64_t c,
     *mean_p = (double)shift_of(x, c, a.shape.is_last, a.shape.pixels) + d;
     *var_p = m2 / n;
     if (a.sums != NULL && is_channel_leader(a.shape)) {
-        accumulate(a, c, *mean_p, m2);
+        accumulate(a.sums, a.shape.channels, c, a.is_first, n, *mean_p, m2);
     }
 }
 
@@ -530,6 +525,32 @@ sl_status_t sl_cuda_batch_norm_backward(const sl_cuda_batch_norm_t *args,
 }
 
 /* ---- the whole mini-batch ---- */
+
+static __global__ void add_moments(double *sums, const float *mean,
+                                   const float *var, int64_t channels,
+                                   int64_t values, int is_first)
+{
+    const double n = (double)values;
+
+    for (int64_t c = grid_thread(); c < channels; c += grid_threads()) {
+        accumulate(sums, channels, c, is_first, n, (double)mean[c],
+                   (n - 1.0) * (double)var[c]);
+    }
+}
+
+sl_status_t sl_cuda_batch_norm_add_moments(const sl_cuda_batch_norm_t *args,
+                                           const float *mean, const float *var,
+                                           void *stream)
+{
+    launch_reads(mean, channel_bytes(args));
+    launch_reads(var, channel_bytes(args));
+    launch_writes(args->sums, 3 * (size_t)args->channels * sizeof(double));
+    return launch(
+        "batch norm moments",
+        shape_of(blocks_for(args->channels, ITEM_THREADS), ITEM_THREADS),
+        stream, add_moments, args->sums, mean, var, args->channels,
+        args->batch * args->pixels, args->is_first_forward);
+}
 
 /* running = (1 - momentum) running + momentum * the mini-batch's value; the
  * variance is the unbiased one, as in PyTorch. */

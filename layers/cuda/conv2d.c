@@ -63,6 +63,13 @@ static int passes_of(const sl_layer_plan_t *plan)
     return passes;
 }
 
+static size_t workspace_limit(const sl_layer_t *layer)
+{
+    const uint64_t bytes = layer->dnn.workspace_bytes;
+
+    return bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
+}
+
 static sl_status_t make_conv(const sl_layer_plan_t *plan, int is_plain,
                              sl_cuda_conv_t **conv_p)
 {
@@ -83,6 +90,8 @@ static sl_status_t make_conv(const sl_layer_plan_t *plan, int is_plain,
                                           .pad = attrs->pad,
                                           .dilation = attrs->dilation,
                                           .groups = attrs->groups,
+                                          .workspace_bytes =
+                                              workspace_limit(plan->layer),
                                           .is_plain = is_plain,
                                           .passes = passes_of(plan),
                                           .is_optional = !is_plain,

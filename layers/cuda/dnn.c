@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution by cuDNN. */
+/* cuDNN: errors, descriptions of images, convolution. */
 #include "layers/cuda/dnn.h"
 
 #include <cudnn.h>
@@ -16,11 +16,12 @@ enum {
 };
 
 /* Workspace that an algorithm may take: as much as the pass's own images, and
- * at least this. By the shape, and not by the device's memory limit: another
- * algorithm has other bits, and those of a job must not depend on a limit that
- * moves at any boundary. A workspace is a block as all others: the memory plan
- * counts it, and under a limit that has no room for it, it lies on the host,
- * or the step is refused. */
+ * at least this, or what the job asks for. By that, and not by the limit that
+ * the device's memory has at the moment: another algorithm has other bits, and
+ * those of a job must not depend on a limit that moves at any boundary. A
+ * workspace is a block as all others: the memory plan counts it, and under a
+ * limit that has no room for it, it lies on the host, or the step is refused.
+ */
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 
 typedef struct pass {
@@ -117,19 +118,41 @@ out:
     return status;
 }
 
+sl_status_t sl_cuda_dnn_image_create(const sl_cuda_dnn_image_t *image,
+                                     cudnnTensorDescriptor_t *desc_p)
+{
+    const double n = (double)image->batch * (double)image->channels *
+                     (double)image->height * (double)image->width;
+    sl_status_t status;
+
+    if (n > (double)INT_MAX) {
+        SL_FAIL(status, SL_ERR_UNSUPPORTED, out,
+                "layer %s: a tensor of more than 2^31 - 1 elements (%.0f) is "
+                "too large for cuDNN; use smaller micro-batches",
+                image->name, n);
+    }
+    SL_TRY(status, SL_DNN(cudnnCreateTensorDescriptor(desc_p)), out);
+    status = SL_DNN(cudnnSetTensor4dDescriptor(
+        *desc_p, image->is_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+        data_type(image->type), (int)image->batch, (int)image->channels,
+        (int)image->height, (int)image->width));
+out:
+    return status;
+}
+
 static sl_status_t make_tensor(const sl_cuda_conv_params_t *p, int is_out,
                                cudnnTensorDescriptor_t *desc_p)
 {
-    sl_status_t status;
+    const sl_cuda_dnn_image_t image = {
+        .type = p->type,
+        .is_last = !p->is_plain,
+        .batch = p->batch,
+        .channels = is_out ? p->out_channels : p->in_channels,
+        .height = is_out ? p->out_height : p->in_height,
+        .width = is_out ? p->out_width : p->in_width,
+        .name = p->name};
 
-    SL_TRY(status, SL_DNN(cudnnCreateTensorDescriptor(desc_p)), out);
-    status = SL_DNN(cudnnSetTensor4dDescriptor(
-        *desc_p, format_of(p), data_type(p->type), (int)p->batch,
-        (int)(is_out ? p->out_channels : p->in_channels),
-        (int)(is_out ? p->out_height : p->in_height),
-        (int)(is_out ? p->out_width : p->in_width)));
-out:
-    return status;
+    return sl_cuda_dnn_image_create(&image, desc_p);
 }
 
 static sl_status_t make_filter(const sl_cuda_conv_params_t *p,
@@ -287,6 +310,9 @@ static size_t workspace_limit(const sl_cuda_conv_params_t *p)
     const double images = image_elements(p, 0) + image_elements(p, 1);
     const size_t bytes = (size_t)images * sl_cuda_type_bytes(p->type);
 
+    if (p->workspace_bytes > 0) {
+        return p->workspace_bytes;
+    }
     return bytes > WORKSPACE_BYTES ? bytes : WORKSPACE_BYTES;
 }
 

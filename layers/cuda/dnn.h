@@ -37,6 +37,24 @@ SL_API SL_NODISCARD sl_status_t sl_cuda_dnn_status(int error, const char *call,
 /** Status of one call, e.g. SL_TRY(status, SL_DNN(cudnnDestroy(h)), out). */
 #define SL_DNN(call) sl_cuda_dnn_status((int)(call), #call, __FILE__, __LINE__)
 
+/* as cudnn.h names it */
+struct cudnnTensorStruct;
+
+/** An image as cuDNN describes it. */
+typedef struct sl_cuda_dnn_image {
+    sl_cuda_type_t type;
+    int is_last; /**< [batch, height, width, channels] in memory */
+    int64_t batch, channels, height, width;
+    const char *name; /**< of the layer, for messages */
+} sl_cuda_dnn_image_t;
+
+/** @param[out] desc_p  a cudnnTensorDescriptor_t; also on failure, when it is
+ *                      not NULL, to be destroyed
+ *  @return SL_OK, SL_ERR_UNSUPPORTED (cuDNN counts elements in int),
+ *          SL_ERR_NO_MEMORY, SL_ERR_DEVICE */
+SL_API SL_NODISCARD sl_status_t sl_cuda_dnn_image_create(
+    const sl_cuda_dnn_image_t *image, struct cudnnTensorStruct **desc_p);
+
 typedef enum sl_cuda_conv_pass {
     SL_CUDA_CONV_FORWARD,
     SL_CUDA_CONV_BACKWARD_DATA,
@@ -52,6 +70,9 @@ typedef struct sl_cuda_conv_params {
     int64_t out_channels, out_height, out_width;
     int64_t kernel_height, kernel_width;
     int64_t stride, pad, dilation, groups;
+    size_t workspace_bytes; /**< the most an algorithm may take, if there is a
+                                 smaller one; 0: as much as the pass's images,
+                                 or 64 MiB */
     int is_plain;     /**< instead images are [batch, channels, height, width]
                            and weights [out, in / groups, height, width] */
     int passes;       /**< bit p: pass p will be run */

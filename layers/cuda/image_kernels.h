@@ -133,6 +133,11 @@ SL_API SL_NODISCARD sl_status_t
 sl_cuda_batch_norm_forward(const sl_cuda_batch_norm_t *args, void *stream);
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_batch_norm_backward(const sl_cuda_batch_norm_t *args, void *stream);
+/** Add a micro-batch of this mean and unbiased variance, [channels] each, to
+ *  `sums`. Reads batch, channels, pixels, sums, is_first_forward. */
+SL_API SL_NODISCARD sl_status_t sl_cuda_batch_norm_add_moments(
+    const sl_cuda_batch_norm_t *args, const float *mean, const float *var,
+    void *stream);
 /** The running statistics move by the mini-batch's, of `sums`. */
 SL_API SL_NODISCARD sl_status_t
 sl_cuda_batch_norm_finish(const sl_cuda_batch_norm_t *args, void *stream);

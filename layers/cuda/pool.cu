@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pools and upsampling. Backward gathers: each element of din is written
  * once, from the windows that hold it in order, so the bits repeat. cuDNN's
- * pools would need in and out for backward, where a byte an output will do
- * here, and leave open which of equal values wins. */
+ * (dnn_pool.c) need in and out for backward of a max pool, where a byte an
+ * output will do here, and leave open which of equal values wins. */
 #include "layers/cuda/image.cuh"
 
 /* A tensor's row-major places: [planes, height, width, inner], where the

@@ -44,6 +44,33 @@ for config in gpt.yaml resnet.yaml; do
         --stages 3)" "$config, three stages on two"
 done
 
+# ---- batch norm and pools by cuDNN ----
+sed 's/stem: cifar/stem: imagenet/; s/steps: 2/steps: 2, cudnn_images: true/' \
+    resnet.yaml >images.yaml
+want=$(hash_of images.yaml --devices cuda:1)
+near "$(loss_of images.yaml --devices cuda:1 --set train.cudnn_images=false)" \
+    "$(loss_of images.yaml --devices cuda:1)" 0.01 'images by cuDNN'
+same "$want" "$(hash_of images.yaml --devices cuda:4 --schedule 1f1b \
+    --recompute full)" 'images by cuDNN, four stages'
+hash_of images.yaml --devices cuda:1 --steps 1 --checkpoint i >/dev/null
+same "$want" "$(hash_of images.yaml --devices cuda:2 --resume i)" \
+    'images by cuDNN, resumed'
+passes 'final loss' train images.yaml --devices cuda:1 --resume i \
+    --set train.cudnn_images=false --set train.cudnn_workspace=1MiB
+told='train.cudnn_images is true there and false here; '
+told="${told}train.cudnn_workspace is 0 there and 1048576 here"
+grep -q "not with the same bits: $told" err && ok ||
+    bad 'another use of cuDNN should be told'
+rm -rf i
+# the most that a convolution may take: the stand-in's fastest has a GiB
+plan_bytes() {
+    "$sluice" plan resnet.yaml --devices cuda:1 --json "$@" 2>err
+}
+if [ "$(plan_bytes)" != "$(plan_bytes --set train.cudnn_workspace=1GiB)" ]
+then ok; else
+    bad 'a plan should count a larger workspace'
+fi
+
 # ---- the default is what is there ----
 want=$(hash_of gpt.yaml --devices cuda:2)
 same "$want" "$(hash_of gpt.yaml)" 'two GPUs are taken'

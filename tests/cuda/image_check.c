@@ -4,6 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef SL_CUDA_STANDIN
+#include "dnn.h"
+#include "standin.h"
+#endif
+
 static sl_cuda_stream_t stream;
 
 sl_cuda_stream_t *image_stream(void)
@@ -158,6 +163,18 @@ static void make_params(image_layer_t *image, sl_cuda_type_t dtype)
     }
 }
 
+/* Whole numbers that all types hold, no two of which are equal in 251. */
+static float *distinct(size_t n)
+{
+    float *values = bed_floats(n);
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        values[i] = (float)(i * 37 % 251) - 125.0f;
+    }
+    return values;
+}
+
 static void make_tensors(image_layer_t *image, const image_case_t *c)
 {
     const sl_tensor_desc_t *out = &image->plan.out;
@@ -167,8 +184,12 @@ static void make_tensors(image_layer_t *image, const image_case_t *c)
     for (i = 0; i < c->n_inputs; i++) {
         const sl_tensor_desc_t *in = &image->plan.in[i];
 
-        image->in[i] = rounded(
-            c->dtype, bed_random(n_of(in), 50 + (uint32_t)i, 1.5f), n_of(in));
+        image->in[i] =
+            c->is_distinct
+                ? distinct(n_of(in))
+                : rounded(c->dtype,
+                          bed_random(n_of(in), 50 + (uint32_t)i, 1.5f),
+                          n_of(in));
         image->run.in[i] = upload(in, image->in[i]);
         if (!c->is_data) {
             image->run.din[i] = bed_array(type_of(in), n_of(in), 0);
@@ -204,6 +225,7 @@ void image_layer_make(image_layer_t *image, const image_case_t *c)
     image->layer->kind = SL_DEVICE_KIND_CUDA;
     image->layer->dtype = dtype_of(c->dtype);
     image->layer->is_tf32 = c->is_tf32;
+    image->layer->dnn.has_images = c->is_dnn;
     make_descs(c, 1, in);
     if (image->layer->ops->declare_params != NULL) {
         image->layer->n_params = 0;
@@ -511,6 +533,91 @@ static void check_finish(image_layer_t *image, bed_layer_t *cpu,
     }
 }
 
+sl_status_t image_run_all(const image_layer_t *image)
+{
+    const sl_layer_kernels_t *kernels = kernels_of(image);
+    sl_layer_run_t run = image->run;
+    sl_layer_plan_t plan;
+    sl_status_t status;
+
+    SL_TRY(status,
+           sl_layer_plan_init(&plan, image->layer, SL_DEVICE_KIND_CUDA, 1, 1,
+                              image->plan.in),
+           out);
+    run.plan = &plan;
+    SL_TRY(status, kernels->forward(&run, image_stream()), err_plan);
+    status = kernels->backward(&run, image_stream());
+err_plan:
+    sl_layer_plan_cleanup(&plan);
+out:
+    return status;
+}
+
+#ifdef SL_CUDA_STANDIN
+/* Whether the failure of an entry point passes unseen: another algorithm of a
+ * convolution is taken, or it only releases. */
+static int is_tolerated(const char *name)
+{
+    return (strstr(name, "Convolution") != NULL &&
+            strstr(name, "WorkspaceSize") != NULL) ||
+           strstr(name, "Destroy") != NULL;
+}
+
+static int is_other(const char *name, const char *const *others)
+{
+    int i;
+
+    for (i = 0; others[i] != NULL; i++) {
+        if (strstr(name, others[i]) != NULL) {
+            return 1;
+        }
+    }
+    return strncmp(name, "cudnnBackend", 12) == 0;
+}
+
+static void fail_once(const image_layer_t *image, standin_entry_t entry,
+                      cudnnStatus_t code, sl_status_t want)
+{
+    const int n_live = standin_n_live();
+
+    standin_fail(entry, 1, (cudaError_t)code, STANDIN_FAIL_CALL);
+    if (is_tolerated(standin_entry_name(entry))) {
+        sl_assert_ok(image_run_all(image));
+    } else {
+        sl_assert_status(image_run_all(image), want);
+        sl_assert_contains(sl_last_error(), "cudnn");
+    }
+    image_end();
+    assert_true(standin_has_failed());
+    assert_int_equal(standin_n_live(), n_live);
+}
+
+void image_check_failures(const image_case_t *c, const char *const *others)
+{
+    static const standin_entry_t entries[] = {
+#define X(name) STANDIN_##name,
+        SL_STANDIN_DNN_MAP(X)
+#undef X
+    };
+    image_layer_t image;
+    size_t i;
+
+    image_layer_make(&image, c);
+    for (i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+        if (!is_other(standin_entry_name(entries[i]), others)) {
+            fail_once(&image, entries[i], CUDNN_STATUS_BAD_PARAM,
+                      SL_ERR_DEVICE);
+            fail_once(&image, entries[i],
+                      CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+                      SL_ERR_NO_MEMORY);
+        }
+    }
+    sl_assert_ok(image_run_all(&image));
+    image_layer_free(&image);
+    image_end();
+}
+#endif
+
 void image_check(const image_case_t *c)
 {
     const void *in[SL_LAYER_MAX_INPUTS];
@@ -554,4 +661,11 @@ void image_check_all(image_case_t c)
             image_check(&c);
         }
     }
+}
+
+void image_check_both(image_case_t c)
+{
+    image_check_all(c);
+    c.is_dnn = 1;
+    image_check_all(c);
 }

@@ -10,6 +10,8 @@
 #ifndef SL_TESTS_CUDA_IMAGE_CHECK_H
 #define SL_TESTS_CUDA_IMAGE_CHECK_H
 
+#include <cuda_runtime_api.h>
+
 #include "scheduler/cuda.h"
 #include "tests/cuda/kernel_bed.h"
 
@@ -24,7 +26,9 @@ typedef struct image_case {
     int is_data;          /**< the input is the batch's data: f32 */
     int is_evaluation;
     int is_tf32;
-    double terms; /**< of the longest sum, for the tolerance; 0: 32 */
+    int is_dnn;      /**< by cuDNN, where there are own kernels too */
+    int is_distinct; /**< no two values of a window of the input are equal */
+    double terms;    /**< of the longest sum, for the tolerance; 0: 32 */
 } image_case_t;
 
 /** A layer on the device, with all its arrays. */
@@ -48,9 +52,20 @@ void image_end(void);
 /** Elements of a tensor of the device, in plain order. */
 float *image_fetch(const sl_tensor_desc_t *desc, const void *array);
 
+/** Plan, forward and backward, until one fails. */
+sl_status_t image_run_all(const image_layer_t *image);
+
 void image_check(const image_case_t *c);
 
-/** For both layouts and all types. */
+/** For both layouts and all types; by own kernels, or also by cuDNN's. */
 void image_check_all(image_case_t c);
+void image_check_both(image_case_t c);
+
+#ifdef SL_CUDA_STANDIN
+/** Each of cuDNN's entry points fails once, at plan or run, but the backend's
+ *  and those that have one of `others` (ended by NULL) in their names: the
+ *  layer tells, and nothing stays. */
+void image_check_failures(const image_case_t *c, const char *const *others);
+#endif
 
 #endif /* SL_TESTS_CUDA_IMAGE_CHECK_H */

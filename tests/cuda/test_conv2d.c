@@ -256,8 +256,9 @@ static void workspace_is_limited(void **state)
     image_end();
 }
 
-/* Of a forward pass over n images of a MiB whose results are as many. */
-static size_t forward_workspace(int n)
+/* Of a forward pass over n images of a MiB whose results are as many; under a
+ * limit of the job's, or 0. */
+static size_t forward_workspace(int n, uint64_t limit_bytes)
 {
     const sl_attr_t attrs[] = {{.name = "out", .number = 16},
                                {.name = "kernel", .number = 3},
@@ -276,6 +277,7 @@ static size_t forward_workspace(int n)
 
     sl_assert_ok(sl_layer_create(&spec, 0, &in, &layer, &out));
     layer->kind = SL_DEVICE_KIND_CUDA;
+    layer->dnn.workspace_bytes = limit_bytes;
     sl_assert_ok(
         sl_layer_plan_init(&plan, layer, SL_DEVICE_KIND_CUDA, 1, 1, &in));
     bytes = plan.forward_workspace_bytes;
@@ -291,8 +293,21 @@ static void workspace_is_as_large_as_the_images(void **state)
     const size_t gib = (size_t)1 << 30;
 
     (void)state;
-    assert_true(forward_workspace(512) - forward_workspace(511) >= gib);
-    assert_true(forward_workspace(511) - forward_workspace(510) < gib);
+    assert_true(forward_workspace(512, 0) - forward_workspace(511, 0) >= gib);
+    assert_true(forward_workspace(511, 0) - forward_workspace(510, 0) < gib);
+}
+
+/* A job's own limit goes before that, in both directions; where nothing is
+ * within it, the least is taken. */
+static void workspace_is_limited_by_the_job(void **state)
+{
+    const size_t gib = (size_t)1 << 30;
+
+    (void)state;
+    assert_true(forward_workspace(2, gib) >= gib);
+    assert_true(forward_workspace(2, gib - 1) < gib);
+    assert_true(forward_workspace(512, gib - 1) < gib);
+    assert_true(forward_workspace(2, 1) < forward_workspace(2, 0));
 }
 
 /* What cuDNN has for plain images only. */
@@ -344,79 +359,13 @@ static void what_cudnn_lacks_is_refused(void **state)
     sl_layer_destroy(layer);
 }
 
-/* Plan, forward and backward, until one fails. */
-static sl_status_t run_all(const image_layer_t *image)
-{
-    const sl_layer_kernels_t *kernels =
-        image->layer->ops->kernels[SL_DEVICE_KIND_CUDA];
-    sl_layer_run_t run = image->run;
-    sl_layer_plan_t plan;
-    sl_status_t status;
-
-    SL_TRY(status,
-           sl_layer_plan_init(&plan, image->layer, SL_DEVICE_KIND_CUDA, 1, 1,
-                              image->plan.in),
-           out);
-    run.plan = &plan;
-    SL_TRY(status, kernels->forward(&run, image_stream()), err_plan);
-    status = kernels->backward(&run, image_stream());
-err_plan:
-    sl_layer_plan_cleanup(&plan);
-out:
-    return status;
-}
-
-/* Whether the failure of an entry point passes unseen: another algorithm is
- * taken, or it only releases. */
-static int is_tolerated(standin_entry_t entry)
-{
-    const char *name = standin_entry_name(entry);
-
-    return strstr(name, "WorkspaceSize") != NULL ||
-           strstr(name, "Destroy") != NULL;
-}
-
 static void every_failure_is_told(void **state)
 {
-    static const cudnnStatus_t codes[] = {
-        CUDNN_STATUS_BAD_PARAM,
-        CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED};
-    static const sl_status_t statuses[] = {SL_ERR_DEVICE, SL_ERR_NO_MEMORY};
-    static const standin_entry_t entries[] = {
-#define X(name) STANDIN_##name,
-        SL_STANDIN_DNN_MAP(X)
-#undef X
-    };
-    image_case_t c = case_of(&shapes[0]);
-    image_layer_t image;
-    size_t i, k;
+    static const char *const others[] = {"Pooling", "BatchNorm", NULL};
+    const image_case_t c = case_of(&shapes[0]);
 
     (void)state;
-    image_layer_make(&image, &c);
-    for (i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
-        if (strncmp(standin_entry_name(entries[i]), "cudnnBackend", 12) == 0) {
-            continue;
-        }
-        for (k = 0; k < 2; k++) {
-            const int n_live = standin_n_live();
-
-            standin_fail(entries[i], 1, (cudaError_t)codes[k],
-                         STANDIN_FAIL_CALL);
-            if (is_tolerated(entries[i])) {
-                sl_assert_ok(run_all(&image));
-                image_end();
-            } else {
-                sl_assert_status(run_all(&image), statuses[k]);
-                sl_assert_contains(sl_last_error(), "cudnn");
-                image_end();
-            }
-            assert_true(standin_has_failed());
-            assert_int_equal(standin_n_live(), n_live);
-        }
-    }
-    sl_assert_ok(run_all(&image));
-    image_layer_free(&image);
-    image_end();
+    image_check_failures(&c, others);
 }
 
 /* The device fails later, in the only kernel: the next call tells. */
@@ -433,7 +382,7 @@ static void a_late_failure_stays(void **state)
         &image.run, image_stream()));
     sl_assert_status(SL_CUDA(cudaStreamSynchronize(bed_stream())),
                      SL_ERR_DEVICE);
-    sl_assert_status(run_all(&image), SL_ERR_DEVICE);
+    sl_assert_status(image_run_all(&image), SL_ERR_DEVICE);
     image_layer_free(&image);
     image_end();
     standin_reset();
@@ -454,6 +403,7 @@ int main(void)
 #ifdef SL_CUDA_STANDIN
         BED_TEST(workspace_is_limited),
         BED_TEST(workspace_is_as_large_as_the_images),
+        BED_TEST(workspace_is_limited_by_the_job),
         BED_TEST(plain_copies_are_taken),
         BED_TEST(what_cudnn_lacks_is_refused),
         BED_TEST(every_failure_is_told),

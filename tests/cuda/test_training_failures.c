@@ -226,12 +226,15 @@ static void work_may_fail_later(void **state)
     sl_model_destroy(sweep.model);
 }
 
-/* Convolutions' own, which a transformer does not call. */
-static void convolutions_may_fail(void **state)
+/* cuDNN's own for images, which a transformer does not call. */
+static void images_may_fail(void **state)
 {
     static const standin_entry_t late[] = {
         STANDIN_cudnnConvolutionForward, STANDIN_cudnnConvolutionBackwardData,
-        STANDIN_cudnnConvolutionBackwardFilter};
+        STANDIN_cudnnConvolutionBackwardFilter,
+        STANDIN_cudnnBatchNormalizationForwardTrainingEx,
+        STANDIN_cudnnBatchNormalizationBackwardEx};
+    const sl_dnn_use_t dnn = {.has_images = 1};
     sweep_t sweep = {.model = make(fixture_resnet(), SL_PRECISION_F32),
                      .failure = STANDIN_FAIL_CALL,
                      .error = cudaErrorUnknown};
@@ -239,6 +242,7 @@ static void convolutions_may_fail(void **state)
     int e;
 
     (void)state;
+    sl_model_use_dnn(sweep.model, &dnn);
     sweep_begin(&sweep);
     for (e = STANDIN_cudnnCreate; e <= STANDIN_cudnnBackendExecute; e++) {
         sweep_entry(&sweep, (standin_entry_t)e);
@@ -259,7 +263,7 @@ int main(void)
         sl_unit_test(every_call_may_fail),
         sl_unit_test(memory_may_be_refused_anywhere),
         sl_unit_test(work_may_fail_later),
-        sl_unit_test(convolutions_may_fail),
+        sl_unit_test(images_may_fail),
     };
 
     return cmocka_run_group_tests_name("cuda.training_failures", tests, NULL,

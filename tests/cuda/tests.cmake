@@ -146,6 +146,18 @@ if(SL_CUDA STREQUAL "STANDIN")
             "${sl_cuda_engine_environment};SLUICE_TEST_PRECISION=${precision}")
     endforeach()
 
+    # batch norm and pools by cuDNN
+    foreach(name exact memory_plan moving_replicas)
+        add_test(NAME cuda.engine_${name}_cudnn COMMAND test_engine_${name})
+        set(environment ${sl_cuda_engine_environment}
+            SLUICE_TEST_CUDNN_IMAGES=1)
+        if(name IN_LIST sl_cuda_engine_small)
+            list(APPEND environment ${small_pages})
+        endif()
+        set_tests_properties(cuda.engine_${name}_cudnn PROPERTIES
+            LABELS cuda TIMEOUT 1200 ENVIRONMENT "${environment}")
+    endforeach()
+
     # tensors between ranks
     add_library(sl_transport_bed STATIC cuda/transport_bed.c
         cuda/transport_tests.c)

@@ -357,6 +357,24 @@ cudnnStatus_t dnn_queue(cudnnHandle_t handle, const char *name, task_t *task,
 
 /* ---- numbers ---- */
 
+size_t dnn_image_bytes(const struct cudnnTensorStruct *image)
+{
+    return (size_t)image->n * (size_t)image->c * (size_t)image->h *
+           (size_t)image->w * dnn_type_bytes(image->type);
+}
+
+size_t dnn_image_place(const struct cudnnTensorStruct *image, int n, int c,
+                       int h, int w)
+{
+    const size_t pixels = (size_t)image->h * (size_t)image->w;
+    const size_t pixel = (size_t)h * (size_t)image->w + (size_t)w;
+    const size_t channels = (size_t)image->c;
+
+    return image->format == CUDNN_TENSOR_NHWC
+               ? ((size_t)n * pixels + pixel) * channels + (size_t)c
+               : ((size_t)n * channels + (size_t)c) * pixels + pixel;
+}
+
 size_t dnn_type_bytes(cudnnDataType_t type)
 {
     return type == CUDNN_DATA_FLOAT ? 4 : 2;

@@ -9,7 +9,8 @@
  *
  * Convolutions have a fast algorithm with a workspace of a GiB, ones whose
  * bits differ from run to run, and one that is neither; a workspace is
- * overwritten by each run.
+ * overwritten by each run. Of equal values a max pool takes the last. Batch
+ * norm looks whether backward is given the reserve space of its forward.
  */
 #ifndef SL_TESTS_CUDA_STANDIN_DNN_H
 #define SL_TESTS_CUDA_STANDIN_DNN_H
@@ -49,6 +50,12 @@ struct cudnnTensorStruct {
     cudnnTensorFormat_t format;
     cudnnDataType_t type;
     int n, c, h, w;
+};
+
+struct cudnnPoolingStruct {
+    int is_set;
+    cudnnPoolingMode_t mode;
+    int window_h, window_w, pad_h, pad_w, stride_h, stride_w;
 };
 
 struct cudnnFilterStruct {
@@ -100,6 +107,11 @@ void dnn_check_overlap(const char *name, const dnn_use_t *uses, int n_uses);
 /* Queue it on the handle's stream; taken, also on failure. */
 cudnnStatus_t dnn_queue(cudnnHandle_t handle, const char *name, task_t *task,
                         const dnn_use_t *uses, int n_uses, int is_late);
+
+/* Of an image, which must be set: its bytes, and the place of an element. */
+size_t dnn_image_bytes(const struct cudnnTensorStruct *image);
+size_t dnn_image_place(const struct cudnnTensorStruct *image, int n, int c,
+                       int h, int w);
 
 size_t dnn_type_bytes(cudnnDataType_t type);
 float dnn_load(cudnnDataType_t type, const void *array, size_t i);

@@ -62,6 +62,16 @@ extern "C" {
     X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                           \
     X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                          \
     X(cudnnConvolutionBackwardFilter)                                          \
+    X(cudnnCreatePoolingDescriptor)                                            \
+    X(cudnnSetPooling2dDescriptor)                                             \
+    X(cudnnDestroyPoolingDescriptor)                                           \
+    X(cudnnPoolingForward)                                                     \
+    X(cudnnPoolingBackward)                                                    \
+    X(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize)                \
+    X(cudnnGetBatchNormalizationBackwardExWorkspaceSize)                       \
+    X(cudnnGetBatchNormalizationTrainingExReserveSpaceSize)                    \
+    X(cudnnBatchNormalizationForwardTrainingEx)                                \
+    X(cudnnBatchNormalizationBackwardEx)                                       \
     X(cudnnBackendCreateDescriptor)                                            \
     X(cudnnBackendDestroyDescriptor)                                           \
     X(cudnnBackendFinalize)                                                    \

@@ -95,6 +95,10 @@ const char *fixture_spec(const sl_model_t *model, int n)
 
 sl_model_t *fixture_target(sl_model_t *model)
 {
+    const sl_dnn_use_t dnn = {.has_images =
+                                  getenv("SLUICE_TEST_CUDNN_IMAGES") != NULL};
+
+    sl_model_use_dnn(model, &dnn);
     if (fixture_is_cuda()) {
         sl_assert_ok(
             sl_model_set_precision(model, SL_DEVICE_KIND_CUDA, precision()));

@@ -227,6 +227,10 @@ part_hash() { # the same bits at every run
         train $name.yaml --devices "$SL_GPU_KIND:1"
         [ "$hash" = "$first" ] || fail "$name: two runs, two hashes"
     done
+    train net.yaml --devices "$SL_GPU_KIND:1" --set train.cudnn_images=true
+    first=$hash
+    train net.yaml --devices "$SL_GPU_KIND:1" --set train.cudnn_images=true
+    [ "$hash" = "$first" ] || fail "net by cuDNN: two runs, two hashes"
     say 'two models, two runs each: equal'
 }
 
@@ -371,10 +375,10 @@ part_bench() {
     local cases peer=none
     set -- --device "$SL_GPU_KIND" --program "$sluice" --json bench.json
     if is_standin; then
-        cases='tiny:f32'
+        cases='tiny:f32 tiny:f32:cudnn'
         set -- "$@" --rounds 1 --steps 4
     else
-        cases='resnet101-128:bf16 resnet101-128:tf32 resnet101-128:f32
+        cases='resnet101-128:bf16 resnet101-128:bf16:cudnn resnet101-128:tf32 resnet101-128:f32
             gpt2-1024:bf16 gpt2-1024:tf32'
         set -- "$@" --rounds 1 --steps 12
         if "$python" -c 'import torch; assert torch.cuda.is_available()' \
