@@ -341,6 +341,31 @@ static void early_trims_are_reported(void **state)
 }
 
 /* Another device uses the memory only when it is let. */
+/* The pieces that went before the failure are there again. */
+static void a_trim_that_fails_changes_nothing(void **state)
+{
+    const sl_mem_ops_t *ops = sl_mem_ops_cuda();
+    pools_t pools = {NULL, NULL, NULL};
+    void *ptr = NULL;
+    uint64_t i;
+
+    (void)state;
+    pools_make(&pools, 64 * MIB, 0);
+    sl_assert_ok(ops->alloc(pools.cuda, 8 * MIB, &ptr));
+    for (i = 1; i <= 4; i++) {
+        standin_fail(STANDIN_cuMemUnmap, i, cudaErrorUnknown,
+                     STANDIN_FAIL_CALL);
+        sl_assert_status(ops->trim(pools.cuda, ptr, 0, 8 * MIB), SL_ERR_DEVICE);
+        assert_int_equal(standin_device_bytes(0), 8 * MIB);
+        ok(cudaMemsetAsync(ptr, 0, 8 * MIB, pools.stream));
+        wait_for_ops(&pools);
+    }
+    sl_assert_ok(ops->trim(pools.cuda, ptr, 0, 8 * MIB));
+    assert_int_equal(standin_device_bytes(0), 0);
+    ops->release(pools.cuda, ptr, 8 * MIB);
+    pools_free(&pools);
+}
+
 static void peers_are_let_in(void **state)
 {
     pools_t pools = {NULL, NULL, NULL};
@@ -420,6 +445,7 @@ int main(void)
         T(what_cannot_be_filled_goes_to_the_host),
         T(a_spilled_block_is_used_in_place),
         T(early_trims_are_reported),
+        T(a_trim_that_fails_changes_nothing),
         T(peers_are_let_in),
         T(without_it_regions_are_whole),
     };
