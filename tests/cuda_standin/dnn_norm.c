@@ -169,22 +169,6 @@ static void norm_run(task_t *task)
 
 /* ---- calls ---- */
 
-static cudnnStatus_t check(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-                           const cudnnTensorDescriptor_t x,
-                           const cudnnActivationDescriptor_t activation)
-{
-    if (x == NULL || !x->is_set) {
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
-                        "a descriptor is not set");
-    }
-    if (mode == CUDNN_BATCHNORM_PER_ACTIVATION ||
-        ops != CUDNN_BATCHNORM_OPS_BN || activation != NULL ||
-        dnn_is_refused(x->type, x->format)) {
-        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "mode, layout or type");
-    }
-    return CUDNN_STATUS_SUCCESS;
-}
-
 static int is_like(const cudnnTensorDescriptor_t a,
                    const cudnnTensorDescriptor_t b)
 {
@@ -201,6 +185,29 @@ static int is_channels(const cudnnTensorDescriptor_t x,
            channels->c == x->c && channels->h == 1 && channels->w == 1;
 }
 
+/* a and b must be as x. */
+static cudnnStatus_t check(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+                           const cudnnActivationDescriptor_t activation,
+                           const cudnnTensorDescriptor_t x,
+                           const cudnnTensorDescriptor_t a,
+                           const cudnnTensorDescriptor_t b,
+                           const cudnnTensorDescriptor_t channels)
+{
+    if (x == NULL || !x->is_set) {
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+                        "a descriptor is not set");
+    }
+    if (mode == CUDNN_BATCHNORM_PER_ACTIVATION ||
+        ops != CUDNN_BATCHNORM_OPS_BN || activation != NULL ||
+        dnn_is_refused(x->type, x->format)) {
+        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "mode, layout or type");
+    }
+    if (!is_like(x, a) || !is_like(x, b) || !is_channels(x, channels)) {
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t bnOps,
     const cudnnTensorDescriptor_t xDesc, const cudnnTensorDescriptor_t zDesc,
@@ -215,12 +222,8 @@ cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
     (void)handle;
     (void)zDesc;
     if (status == CUDNN_STATUS_SUCCESS) {
-        status = check(mode, bnOps, xDesc, activationDesc);
-    }
-    if (status == CUDNN_STATUS_SUCCESS &&
-        (!is_like(xDesc, yDesc) ||
-         !is_channels(xDesc, bnScaleBiasMeanVarDesc))) {
-        status = dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes");
+        status = check(mode, bnOps, activationDesc, xDesc, yDesc, yDesc,
+                       bnScaleBiasMeanVarDesc);
     }
     if (status == CUDNN_STATUS_SUCCESS) {
         *sizeInBytes = workspace_bytes(xDesc);
@@ -243,12 +246,8 @@ cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
     (void)yDesc;
     (void)dzDesc;
     if (status == CUDNN_STATUS_SUCCESS) {
-        status = check(mode, bnOps, xDesc, activationDesc);
-    }
-    if (status == CUDNN_STATUS_SUCCESS &&
-        (!is_like(xDesc, dyDesc) || !is_like(xDesc, dxDesc) ||
-         !is_channels(xDesc, dBnScaleBiasDesc))) {
-        status = dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes");
+        status = check(mode, bnOps, activationDesc, xDesc, dyDesc, dxDesc,
+                       dBnScaleBiasDesc);
     }
     if (status == CUDNN_STATUS_SUCCESS) {
         *sizeInBytes = workspace_bytes(xDesc);
@@ -265,9 +264,13 @@ cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         STANDIN_cudnnGetBatchNormalizationTrainingExReserveSpaceSize, 1, NULL);
 
     (void)handle;
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = check(mode, bnOps, xDesc, activationDesc);
+    if (status == CUDNN_STATUS_SUCCESS && (xDesc == NULL || !xDesc->is_set)) {
+        status = dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+                          "a descriptor is not set");
     }
+    (void)mode;
+    (void)bnOps;
+    (void)activationDesc;
     if (status == CUDNN_STATUS_SUCCESS) {
         *sizeInBytes = channel_bytes(xDesc);
     }
@@ -364,12 +367,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     (void)zDesc;
     (void)zData;
     if (status == CUDNN_STATUS_SUCCESS) {
-        status = check(mode, bnOps, xDesc, activationDesc);
-    }
-    if (status == CUDNN_STATUS_SUCCESS &&
-        (!is_like(xDesc, yDesc) ||
-         !is_channels(xDesc, bnScaleBiasMeanVarDesc))) {
-        status = dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes");
+        status = check(mode, bnOps, activationDesc, xDesc, yDesc, yDesc,
+                       bnScaleBiasMeanVarDesc);
     }
     if (status == CUDNN_STATUS_SUCCESS) {
         status = check_room(xDesc, workspace, workSpaceSizeInBytes,
@@ -428,12 +427,8 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     (void)bnBiasData;
     (void)epsilon;
     if (status == CUDNN_STATUS_SUCCESS) {
-        status = check(mode, bnOps, xDesc, activationDesc);
-    }
-    if (status == CUDNN_STATUS_SUCCESS &&
-        (!is_like(xDesc, dyDesc) || !is_like(xDesc, dxDesc) ||
-         !is_channels(xDesc, dBnScaleBiasDesc))) {
-        status = dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "shapes");
+        status = check(mode, bnOps, activationDesc, xDesc, dyDesc, dxDesc,
+                       dBnScaleBiasDesc);
     }
     if (status == CUDNN_STATUS_SUCCESS) {
         status = check_room(xDesc, workSpace, workSpaceSizeInBytes,
