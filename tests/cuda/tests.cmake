@@ -184,6 +184,19 @@ if(SL_CUDA STREQUAL "STANDIN")
         endforeach()
     endforeach()
 
+    if(NOT SL_SANITIZE MATCHES thread) # Open MPI is not instrumented
+        foreach(transport staged nccl)
+            add_test(NAME cuda.engine_processes_${transport} COMMAND
+                ${CMAKE_CURRENT_SOURCE_DIR}/engine/world_ranks.sh
+                $<TARGET_FILE:test_engine_ranks> mpi 3 processes)
+            set(lsan ${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp)
+            set_tests_properties(cuda.engine_processes_${transport} PROPERTIES
+                LABELS cuda TIMEOUT 150 SKIP_RETURN_CODE 77 PROCESSORS 2
+                ENVIRONMENT "${sl_cuda_engine_environment};\
+SL_STANDIN_DEVICES=8;SLUICE_TEST_TRANSPORT=${transport};\
+LSAN_OPTIONS=suppressions=${lsan};ASAN_OPTIONS=fast_unwind_on_malloc=0")
+        endforeach()
+    endif()
     add_test(NAME cuda.engine_ranks_nccl_bf16 COMMAND test_engine_ranks)
     set_tests_properties(cuda.engine_ranks_nccl_bf16 PROPERTIES LABELS cuda
         TIMEOUT 1200 ENVIRONMENT "${sl_cuda_engine_environment};\

@@ -169,15 +169,10 @@ static void make_batches(rank_bed_t *bed)
     }
 }
 
-void ranks_run(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
-               int n_batches, void (*body)(bed_member_t *member),
-               const void *args)
+static void begin(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
+                  int n_batches, void (*body)(bed_member_t *member),
+                  const void *args)
 {
-    sl_world_params_t params;
-    sl_world_t *worlds[RANKS_MAX];
-    pthread_t threads[RANKS_MAX];
-    int i, n_faults = 0;
-
     assert_true(n_ranks <= RANKS_MAX && n_batches <= RANKS_MAX_BATCHES);
     memset(bed, 0, sizeof(*bed));
     bed->run = run;
@@ -186,6 +181,32 @@ void ranks_run(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
     bed->body = body;
     bed->args = args;
     make_batches(bed);
+}
+
+static void end(rank_bed_t *bed)
+{
+    int i, n_faults = 0;
+
+    for (i = 0; i < bed->n_ranks; i++) {
+        n_faults += bed->members[i].n_faults;
+        sl_device_set_destroy(bed->members[i].devices);
+    }
+    for (i = 0; i < bed->n_batches; i++) {
+        free_batch(&bed->batches[i]);
+    }
+    assert_int_equal(n_faults, 0);
+}
+
+void ranks_run(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
+               int n_batches, void (*body)(bed_member_t *member),
+               const void *args)
+{
+    sl_world_params_t params;
+    sl_world_t *worlds[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    int i;
+
+    begin(bed, run, n_ranks, n_batches, body, args);
     sl_world_params_default(&params);
     sl_assert_ok(sl_world_local(n_ranks, &params, worlds));
     for (i = 0; i < n_ranks; i++) {
@@ -197,11 +218,19 @@ void ranks_run(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
     }
     for (i = 0; i < n_ranks; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-        n_faults += bed->members[i].n_faults;
-        sl_device_set_destroy(bed->members[i].devices);
     }
-    for (i = 0; i < n_batches; i++) {
-        free_batch(&bed->batches[i]);
-    }
-    assert_int_equal(n_faults, 0);
+    end(bed);
+}
+
+void ranks_run_process(rank_bed_t *bed, const fixture_run_t *run,
+                       sl_world_t *world, int n_batches,
+                       void (*body)(bed_member_t *member), const void *args)
+{
+    bed_member_t *member = &bed->members[sl_world_rank(world)];
+
+    begin(bed, run, sl_world_size(world), n_batches, body, args);
+    open_member(bed, sl_world_rank(world), world);
+    body(member);
+    sl_engine_destroy(member->engine);
+    end(bed);
 }

@@ -48,6 +48,12 @@ void ranks_run(rank_bed_t *bed, const fixture_run_t *run, int n_ranks,
                int n_batches, void (*body)(bed_member_t *member),
                const void *args);
 
+/** The same in a process that is a rank of `world`, as all others of it do; the
+ *  result is members[rank]'s alone. The world stays. */
+void ranks_run_process(rank_bed_t *bed, const fixture_run_t *run,
+                       sl_world_t *world, int n_batches,
+                       void (*body)(bed_member_t *member), const void *args);
+
 /** In a body: note a fault, with what and where. */
 #define MEMBER_CHECK(member, cond)                                             \
     member_check((member), (cond), #cond, __FILE__, __LINE__)

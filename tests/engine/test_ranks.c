@@ -503,6 +503,27 @@ static void body_plain_path(bed_member_t *member)
                     sl_engine_state_hash(member->engine, &member->result.hash));
 }
 
+/* When this process is one of three ranks. */
+static sl_world_t *world_of_processes;
+
+static void run_plain_path(rank_bed_t *bed, const fixture_run_t *run,
+                           const fixture_result_t *want)
+{
+    int r;
+
+    if (world_of_processes != NULL) {
+        ranks_run_process(bed, run, world_of_processes, 2, body_plain_path,
+                          NULL);
+        member_assert_same(&bed->members[sl_world_rank(world_of_processes)],
+                           want);
+        return;
+    }
+    ranks_run(bed, run, 3, 2, body_plain_path, NULL);
+    for (r = 0; r < 3; r++) {
+        member_assert_same(&bed->members[r], want);
+    }
+}
+
 /* Three stages; layer 0's output crosses both boundaries. */
 static void check_plain_path(sl_model_t *model, const int *cuts)
 {
@@ -513,7 +534,7 @@ static void check_plain_path(sl_model_t *model, const int *cuts)
                          .n_steps = 2,
                          .model = model,
                          .cuts = cuts};
-    int r, i;
+    int i;
 
     assert_int_equal(model->n_layers, cuts[3]);
     for (run.n_micro = 1; run.n_micro <= 4; run.n_micro++) {
@@ -526,10 +547,7 @@ static void check_plain_path(sl_model_t *model, const int *cuts)
         for (i = 0; i < 4; i++) {
             run.schedule = (sl_schedule_kind_t)(i % 2);
             run.recompute = (sl_recompute_t)(i / 2);
-            ranks_run(&bed, &run, 3, 2, body_plain_path, NULL);
-            for (r = 0; r < 3; r++) {
-                member_assert_same(&bed.members[r], &want);
-            }
+            run_plain_path(&bed, &run, &want);
         }
     }
     sl_model_destroy(model);
@@ -554,7 +572,31 @@ static void integers_cross_beside_floats(void **state)
     check_plain_path(fixture_token_path(), cuts);
 }
 
-int main(void)
+/* As a rank that a launcher has started, beside two others. */
+static int run_processes(void)
+{
+    const struct CMUnitTest tests[] = {
+        sl_unit_test(a_value_without_gradient_crosses_beside_others),
+        sl_unit_test(integers_cross_beside_floats),
+    };
+    sl_world_params_t params;
+    int code;
+
+    sl_world_params_default(&params);
+    if (sl_world_join(&params, &world_of_processes) < 0 ||
+        sl_world_size(world_of_processes) != 3) {
+        (void)fputs("not one of three ranks\n", stderr);
+        return EXIT_FAILURE;
+    }
+    code = cmocka_run_group_tests_name("engine.processes", tests, NULL, NULL);
+    if (code != 0) {
+        sl_world_abort(world_of_processes, SL_ERR_IO, "a test has failed");
+    }
+    sl_world_leave(world_of_processes);
+    return code;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         sl_unit_test(gpt_is_one_process),
@@ -571,5 +613,8 @@ int main(void)
         sl_unit_test(integers_cross_beside_floats),
     };
 
+    if (argc > 1 && strcmp(argv[1], "processes") == 0) {
+        return run_processes();
+    }
     return cmocka_run_group_tests_name("engine.ranks", tests, NULL, NULL);
 }

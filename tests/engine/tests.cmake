@@ -55,12 +55,16 @@ target_link_libraries(world_ranks PRIVATE world_bed MPI::MPI_C
     $<BUILD_INTERFACE:sl_warnings>)
 function(world_test link ranks mode)
     set(name engine.world_${link}_${mode}_${ranks})
+    set(program world_ranks)
+    if(mode STREQUAL processes) # engines, in place of plain messages
+        set(program test_engine_ranks)
+    endif()
     if(ARGN)
         string(APPEND name _${ARGN})
     endif()
     add_test(NAME ${name}
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/engine/world_ranks.sh
-            $<TARGET_FILE:world_ranks> ${link} ${ranks} ${mode} ${ARGN})
+            $<TARGET_FILE:${program}> ${link} ${ranks} ${mode} ${ARGN})
     set(lsan ${CMAKE_CURRENT_SOURCE_DIR}/support/lsan_openmpi.supp)
     set_tests_properties(${name} PROPERTIES LABELS engine
         TIMEOUT 150 SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
@@ -76,6 +80,7 @@ foreach(link mpi tcp)
     if(link STREQUAL tcp)
         world_test(${link} 4 hosts)
     endif()
+    world_test(${link} 3 processes)
     world_test(${link} 3 kill 1)
     world_test(${link} 3 orphan 1)
     world_test(${link} 3 orphan 0)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Ranks that are processes, under mpirun or connected by sockets: all that a
-# link must do, then a rank that is killed, hangs or has an error, which must
-# end all others, with one message that names it.
+# link must do, engines that train over it, then a rank that is killed, hangs or
+# has an error, which must end all others, with one message that names it.
 # world_ranks.sh <program> mpi|tcp <ranks> <mode> [rank]
 set -u
 program=$1
@@ -107,7 +107,7 @@ check_order() {
 [ $code -ne 124 ] || fail "it hung"
 [ $took -le 90 ] || fail "it took too long"
 case $mode in
-all | huge)
+all | huge | processes)
     [ $code -eq 0 ] || fail "exit status"
     [ "$link $mode" != "mpi all" ] || check_order
     ;;
