@@ -256,6 +256,30 @@ static void the_check_is_made_once(void **state)
     assert_true(standin_n_calls(STANDIN_cudnnBackendExecute) == n + 2);
 }
 
+/* What one kind of shape was found to be says nothing of another. */
+static void each_kind_is_checked(void **state)
+{
+    const sl_cuda_attention_shape_t first = shape_of(40, 80, 1);
+    sl_cuda_attention_shape_t others[5];
+    size_t i;
+
+    (void)state;
+    assert_true(has_backward(&first));
+    for (i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        const uint64_t n = standin_n_calls(STANDIN_cudnnBackendExecute);
+
+        others[i] = first;
+        others[i].dtype = i == 0 ? SL_DTYPE_F16 : first.dtype;
+        others[i].is_causal = i == 1 ? 0 : first.is_causal;
+        others[i].is_training = i == 2 ? 0 : first.is_training;
+        others[i].scale *= i == 3 ? 2 : 1;
+        others[i].head_dim = i == 4 ? 88 : first.head_dim;
+        (void)has_backward(&others[i]);
+        assert_true(standin_n_calls(STANDIN_cudnnBackendExecute) > n);
+        assert_true(has_backward(&first) == 1);
+    }
+}
+
 static sl_status_t plan_and_run(const sl_cuda_attention_shape_t *shape,
                                 const run_t *run)
 {
@@ -408,6 +432,7 @@ int main(void)
         BED_TEST(a_refused_graph_is_not_used),
         BED_TEST(a_wrong_graph_is_not_used),
         BED_TEST(the_check_is_made_once),
+        BED_TEST(each_kind_is_checked),
         BED_TEST(every_failure_unwinds),
         BED_TEST(a_plan_goes_to_its_device),
         BED_TEST(a_full_device_is_no_verdict),

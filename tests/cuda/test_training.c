@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine_internal.h"
 #include "tests/engine/engine_fixture.h"
 
 #ifdef SL_TESTS_STANDIN
@@ -239,7 +240,7 @@ static void too_large_a_scale_comes_down(void **state)
 {
     fixture_run_t run = {
         .rows = 4, .n_micro = 2, .n_devices = 2, .n_stages = 2};
-    const sl_loss_scale_t most = {.factor = 16777216.0};
+    const sl_loss_scale_t most = {.factor = 16777216.0, .n_good_steps = 5};
     const sl_loss_scale_t odd = {.factor = 3.0};
     int replicas;
 
@@ -374,6 +375,66 @@ static void a_bad_loss_stops_f16_too(void **state)
     sl_model_destroy(run.model);
 }
 
+/* A step that is skipped for its loss is none of the good ones, and leaves the
+ * scale alone. */
+static void a_skipped_loss_is_no_good_step(void **state)
+{
+    fixture_run_t run = {.rows = 4,
+                         .n_micro = 2,
+                         .n_devices = 1,
+                         .n_stages = 1,
+                         .not_finite = SL_NOT_FINITE_SKIP};
+    const sl_loss_scale_t first = {.factor = 256.0, .n_good_steps = 7};
+    sl_device_set_t *devices = NULL;
+    sl_engine_t *engine = NULL;
+    sl_step_report_t report;
+    sl_batch_t batch;
+    float data[16];
+
+    (void)state;
+    run.model = make(fixture_mlp, SL_DEVICE_KIND_CUDA, SL_PRECISION_F16);
+    batch = fixture_batch(run.model, 4, 0, 0);
+    memcpy(data, batch.data, sizeof(data));
+    data[5] = NAN;
+    batch.data = data;
+    fixture_engine(&run, &devices, &engine);
+    sl_assert_ok(sl_engine_set_loss_scale(engine, &first));
+    sl_assert_ok(sl_engine_step(engine, &batch, &report));
+    (void)sl_test_log_take(); /* that it is skipped */
+    assert_true(report.is_skipped);
+    assert_true(scale_of(engine).factor == first.factor);
+    assert_int_equal(scale_of(engine).n_good_steps, first.n_good_steps);
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
+}
+
+/* At a scale of 1 a gradient that is not finite is the model's. */
+static void the_least_scale_is_not_to_blame(void **state)
+{
+    fixture_run_t run = {
+        .rows = 4, .n_micro = 2, .n_devices = 1, .n_stages = 1};
+    const sl_loss_scale_t scales[] = {{.factor = 1.0}, {.factor = 2.0}};
+    sl_device_set_t *devices = NULL;
+    sl_engine_t *engine = NULL;
+    int i;
+
+    (void)state;
+    run.model = make(fixture_mlp, SL_DEVICE_KIND_CUDA, SL_PRECISION_F16);
+    fixture_engine(&run, &devices, &engine);
+    for (i = 0; i < 2; i++) {
+        sl_assert_ok(sl_engine_set_loss_scale(engine, &scales[i]));
+        assert_int_equal(
+            sl_loss_scale_is_too_large(engine, 1.0, (double)INFINITY), i);
+        assert_false(sl_loss_scale_is_too_large(engine, 1.0, 1.0));
+        assert_false(
+            sl_loss_scale_is_too_large(engine, (double)NAN, (double)NAN));
+    }
+    sl_engine_destroy(engine);
+    sl_device_set_destroy(devices);
+    sl_model_destroy(run.model);
+}
+
 static void other_kinds_have_no_scale(void **state)
 {
     fixture_run_t run = {
@@ -495,6 +556,8 @@ int main(void)
         sl_unit_test(too_large_a_scale_comes_down),
         sl_unit_test(the_scale_changes_no_bit),
         sl_unit_test(good_steps_raise_the_scale),
+        sl_unit_test(a_skipped_loss_is_no_good_step),
+        sl_unit_test(the_least_scale_is_not_to_blame),
         sl_unit_test(a_bad_loss_stops_f16_too),
         sl_unit_test(other_kinds_have_no_scale),
         sl_unit_test(devices_and_model_are_of_one_kind),
