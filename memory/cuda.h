@@ -26,6 +26,17 @@ SL_API SL_NODISCARD sl_status_t sl_cuda_status(int error, const char *call,
 /** Status of one call, e.g. SL_TRY(status, SL_CUDA(cudaFree(ptr)), out). */
 #define SL_CUDA(call) sl_cuda_status((int)(call), #call, __FILE__, __LINE__)
 
+/**
+ * Record and log a failed call of a library on CUDA. Once a device has failed
+ * all its libraries' calls do, which say that and not why: the text has the
+ * reason of the calling thread's device too, where there is one.
+ *
+ * @param is_expected logged at debug, as by SL_REFUSE
+ * @param text what the library says
+ */
+SL_API void sl_cuda_fail_record(int is_expected, const char *file, int line,
+                                const char *call, const char *text);
+
 /** The `ctx` of sl_mem_ops_cuda(). */
 typedef struct sl_mem_cuda sl_mem_cuda_t;
 

@@ -4,6 +4,22 @@
 
 #include "memory/cuda.h"
 
+void sl_cuda_fail_record(int is_expected, const char *file, int line,
+                         const char *call, const char *text)
+{
+    size_t free_bytes, total_bytes;
+    /* a call that needs a context, and no stream: it waits for nothing */
+    const cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
+
+    if (error == cudaSuccess) {
+        sl_fail_record(is_expected, file, line, "%s: %s", call, text);
+        return;
+    }
+    (void)cudaGetLastError();
+    sl_fail_record(is_expected, file, line, "%s: %s; the device: %s (%s)", call,
+                   text, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
 sl_status_t sl_cuda_status(int error, const char *call, const char *file,
                            int line)
 {

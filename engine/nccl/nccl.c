@@ -39,7 +39,7 @@ sl_status_t sl_nccl_status(int result, const char *call, const char *file,
     if (code == ncclInProgress) {
         return SL_INPROGRESS;
     }
-    sl_fail_record(0, file, line, "%s: %s", call, ncclGetErrorString(code));
+    sl_cuda_fail_record(0, file, line, call, ncclGetErrorString(code));
     return code == ncclRemoteError || code == ncclSystemError ? SL_ERR_COMM
                                                               : SL_ERR_DEVICE;
 }

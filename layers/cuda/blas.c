@@ -15,7 +15,8 @@ enum {
     ALIGN_BYTES = 256,      /* of our allocations */
     EXTRA_ALIGN_BYTES = 16, /* of bias and sums */
     MAX_ALGOS = 8,          /* asked for; the fastest that fits is taken */
-    NAME_BYTES = 256
+    NAME_BYTES = 256,
+    DETAIL_BYTES = 256
 };
 
 struct sl_cuda_product {
@@ -31,12 +32,14 @@ sl_status_t sl_cuda_blas_status(int error, const char *call, const char *file,
 {
     const cublasStatus_t code = (cublasStatus_t)error;
     const int is_refusal = code == CUBLAS_STATUS_ALLOC_FAILED;
+    char text[DETAIL_BYTES];
 
     if (code == CUBLAS_STATUS_SUCCESS) {
         return SL_OK;
     }
-    sl_fail_record(is_refusal, file, line, "%s: %s (%s)", call,
-                   cublasLtGetStatusString(code), cublasLtGetStatusName(code));
+    (void)snprintf(text, sizeof(text), "%s (%s)", cublasLtGetStatusString(code),
+                   cublasLtGetStatusName(code));
+    sl_cuda_fail_record(is_refusal, file, line, call, text);
     return is_refusal ? SL_ERR_NO_MEMORY : SL_ERR_DEVICE;
 }
 

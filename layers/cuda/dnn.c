@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "layers/cuda/handles.h"
+#include "memory/cuda.h"
 
 enum {
     MAX_CANDIDATES = 32,
@@ -54,15 +55,15 @@ sl_status_t sl_cuda_dnn_status(int error, const char *call, const char *file,
     const int is_refusal =
         code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
         code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-    char detail[DETAIL_BYTES] = "";
+    char detail[DETAIL_BYTES] = "", text[2 * DETAIL_BYTES];
 
     if (code == CUDNN_STATUS_SUCCESS) {
         return SL_OK;
     }
     cudnnGetLastErrorString(detail, sizeof(detail));
-    sl_fail_record(is_refusal, file, line, "%s: %s%s%s", call,
-                   cudnnGetErrorString(code), detail[0] == '\0' ? "" : ": ",
-                   detail);
+    (void)snprintf(text, sizeof(text), "%s%s%s", cudnnGetErrorString(code),
+                   detail[0] == '\0' ? "" : ": ", detail);
+    sl_cuda_fail_record(is_refusal, file, line, call, text);
     return is_refusal ? SL_ERR_NO_MEMORY : SL_ERR_DEVICE;
 }
 

@@ -591,7 +591,7 @@ static void refused_memory_is_normal(void **state)
     work_free(&work);
 }
 
-/* A sticky error comes back from each later call. */
+/* A sticky error comes back from each later call, which says why. */
 static void a_failed_device_stays_failed(void **state)
 {
     work_t work = work_make(
@@ -606,6 +606,8 @@ static void a_failed_device_stays_failed(void **state)
     sl_assert_status(
         sl_cuda_product_run(work.product, &work.args, run_stream()),
         SL_ERR_DEVICE);
+    sl_assert_contains(sl_last_error(), "CUBLAS_STATUS_EXECUTION_FAILED");
+    sl_assert_contains(sl_last_error(), "cudaErrorIllegalAddress");
     standin_reset();
     work_run(&work);
     work_check(&work, 0);

@@ -3,9 +3,11 @@
 #include "tests/cuda/image_check.h"
 
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
 #include <math.h>
 #include <string.h>
 
+#include "layers/cuda/dnn.h"
 #include "memory/cuda.h"
 #ifdef SL_CUDA_STANDIN
 #include "dnn.h"
@@ -383,6 +385,10 @@ static void a_late_failure_stays(void **state)
     sl_assert_status(SL_CUDA(cudaStreamSynchronize(bed_stream())),
                      SL_ERR_DEVICE);
     sl_assert_status(image_run_all(&image), SL_ERR_DEVICE);
+    /* cuDNN's own status says that it failed, and the device why */
+    sl_assert_status(SL_DNN(cudnnSetStream(NULL, NULL)), SL_ERR_DEVICE);
+    sl_assert_contains(sl_last_error(), "CUDNN_STATUS_EXECUTION_FAILED_CUDART");
+    sl_assert_contains(sl_last_error(), "cudaErrorECCUncorrectable");
     image_layer_free(&image);
     image_end();
     standin_reset();

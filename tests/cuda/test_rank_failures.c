@@ -169,9 +169,10 @@ static void every_call_may_fail(void **state)
             inject(entry, n, ncclInternalError, STANDIN_FAIL_CALL);
             train();
             (void)sl_test_log_take();
-            /* how often it is asked for its state is the clock's business */
+            /* how many transfers share a group, and how often a state is
+             * asked for, is the clock's business; the first call is there */
             assert_true(standin_has_failed() ||
-                        entry == STANDIN_ncclCommGetAsyncError);
+                        (n > 1 && standin_n_calls(entry) < n));
             check(want, entry, n, standin_entry_name(entry));
         }
     }

@@ -98,7 +98,9 @@ static int is_explained(const outcome_t *got, const injected_t *injected)
 /* How often some are called is the clock's business; the first is there. */
 static int has_happened(const injected_t *injected)
 {
-    return injected->call > 1 || standin_has_failed();
+    return standin_has_failed() ||
+           (injected->call > 1 &&
+            standin_n_calls(injected->entry) < injected->call);
 }
 
 static void check(const outcome_t *got, const outcome_t *want,
@@ -167,8 +169,11 @@ static void sweep_entry(const sweep_t *sweep, standin_entry_t entry)
 
 static void sweep_end(void)
 {
+    const int n = n_faults;
+
+    n_faults = 0;
     standin_reset();
-    assert_int_equal(n_faults, 0);
+    assert_int_equal(n, 0);
 }
 
 static sl_model_t *make(sl_model_t *model, sl_precision_t precision)
