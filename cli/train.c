@@ -229,6 +229,9 @@ static sl_status_t finish(sl_train_t *train)
             "final loss %.6f  step %" PRIu32 "  state-hash %016" PRIx64 "\n",
             train->last_loss, sl_engine_n_steps(train->job.engine), hash);
     }
+    if (!train->is_over) { /* it has been told then */
+        SL_KEEP(status, sl_train_checkpoint_check(train->checkpoint));
+    }
     return status;
 }
 

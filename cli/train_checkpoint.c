@@ -23,6 +23,7 @@ struct sl_train_checkpoint {
     sl_checkpoint_run_t run;
     sl_saver_t *saver; /* NULL: nothing is saved */
     uint32_t saved_step;
+    int has_saved;    /* saved_step is one of this run's */
     int is_evaluated; /* the one of saved_step has a validation loss */
     double best;      /* least validation loss so far; NaN = none */
 };
@@ -207,6 +208,7 @@ out:
 static sl_status_t save(sl_train_checkpoint_t *checkpoint, double loss,
                         double validation_loss)
 {
+    checkpoint->has_saved = 1;
     checkpoint->saved_step = sl_engine_n_steps(checkpoint->job->engine);
     checkpoint->is_evaluated = isfinite(validation_loss);
     return sl_saver_save(checkpoint->saver, loss, validation_loss);
@@ -278,6 +280,25 @@ int sl_train_checkpoint_path(const sl_train_checkpoint_t *checkpoint,
     (void)snprintf(path, path_bytes, "%s/%s",
                    checkpoint->job->config.checkpoint_dir, name);
     return strcmp(stats.last, name) == 0;
+}
+
+sl_status_t sl_train_checkpoint_check(const sl_train_checkpoint_t *checkpoint)
+{
+    char path[PATH_BYTES];
+    sl_saver_stats_t stats;
+    sl_status_t status = SL_OK;
+
+    if (checkpoint == NULL || !checkpoint->has_saved ||
+        sl_train_checkpoint_path(checkpoint, path, sizeof(path))) {
+        return SL_OK;
+    }
+    sl_saver_stats(checkpoint->saver, &stats);
+    SL_FAIL(status, SL_ERR_IO, out,
+            "all steps are done, but %s could not be written; the newest "
+            "checkpoint of this run: %s",
+            path, stats.last[0] == '\0' ? "none" : stats.last);
+out:
+    return status;
 }
 
 void sl_train_checkpoint_close(sl_train_checkpoint_t *checkpoint)

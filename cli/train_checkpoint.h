@@ -33,6 +33,10 @@ SL_NODISCARD sl_status_t sl_train_checkpoint_end(
  *  is allowed. @return whether one was written */
 int sl_train_checkpoint_path(const sl_train_checkpoint_t *checkpoint,
                              char *path, size_t path_bytes);
+/** After the end: whether its state is on disk, where it should be. NULL
+ *  allowed. @return SL_OK; SL_ERR_IO, the same on all ranks */
+SL_NODISCARD sl_status_t
+sl_train_checkpoint_check(const sl_train_checkpoint_t *checkpoint);
 /** NULL is allowed. */
 void sl_train_checkpoint_close(sl_train_checkpoint_t *checkpoint);
 
