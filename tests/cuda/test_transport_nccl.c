@@ -2,7 +2,9 @@
 /* Tensors between ranks by NCCL, over its stand-in. */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <string.h>
 
+#include "engine/nccl/nccl.h"
 #include "standin.h"
 #include "tests/cuda/transport_tests.h"
 
@@ -132,13 +134,36 @@ static void an_end_that_does_not_end(void **state)
     assert_true(standin_n_calls(STANDIN_ncclCommAbort) > 0);
 }
 
+/* NCCL says that CUDA failed, and the device why. */
+static void a_failed_device_is_told(void **state)
+{
+    void *memory = NULL;
+
+    (void)state;
+    assert_int_equal(cudaMalloc(&memory, 256), cudaSuccess);
+    sl_assert_status(SL_NCCL(ncclUnhandledCudaError), SL_ERR_DEVICE);
+    assert_null(strstr(sl_last_error(), "cudaError"));
+    standin_fail(STANDIN_cudaMemsetAsync, 1, cudaErrorECCUncorrectable,
+                 STANDIN_FAIL_RUN);
+    assert_int_equal(cudaMemsetAsync(memory, 0, 256, NULL), cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaErrorECCUncorrectable);
+    sl_assert_status(SL_NCCL(ncclUnhandledCudaError), SL_ERR_DEVICE);
+    sl_assert_contains(sl_last_error(), "unhandled cuda error");
+    sl_assert_contains(sl_last_error(), "cudaErrorECCUncorrectable");
+    standin_reset();
+    assert_int_equal(cudaFree(memory), cudaSuccess);
+    (void)sl_test_log_take();
+}
+
 int main(void)
 {
     const struct CMUnitTest own[] = {
-        TRANSPORT_TEST(every_call_may_fail), TRANSPORT_TEST(slow_looks),
+        TRANSPORT_TEST(every_call_may_fail),
+        TRANSPORT_TEST(slow_looks),
         TRANSPORT_TEST(a_transfer_that_does_not_end),
         TRANSPORT_TEST(a_meeting_that_does_not_end),
-        TRANSPORT_TEST(an_end_that_does_not_end)};
+        TRANSPORT_TEST(an_end_that_does_not_end),
+        TRANSPORT_TEST(a_failed_device_is_told)};
 
     /* a GPU of its own for each rank */
     return transport_tests_run(SL_TRANSPORT_NCCL, BED_RANKS_MAX, own,
