@@ -23,7 +23,6 @@ struct sl_train_checkpoint {
     sl_checkpoint_run_t run;
     sl_saver_t *saver; /* NULL: nothing is saved */
     uint32_t saved_step;
-    int has_saved;    /* saved_step is one of this run's */
     int is_evaluated; /* the one of saved_step has a validation loss */
     double best;      /* least validation loss so far; NaN = none */
 };
@@ -208,7 +207,6 @@ out:
 static sl_status_t save(sl_train_checkpoint_t *checkpoint, double loss,
                         double validation_loss)
 {
-    checkpoint->has_saved = 1;
     checkpoint->saved_step = sl_engine_n_steps(checkpoint->job->engine);
     checkpoint->is_evaluated = isfinite(validation_loss);
     return sl_saver_save(checkpoint->saver, loss, validation_loss);
@@ -288,11 +286,14 @@ sl_status_t sl_train_checkpoint_check(const sl_train_checkpoint_t *checkpoint)
     sl_saver_stats_t stats;
     sl_status_t status = SL_OK;
 
-    if (checkpoint == NULL || !checkpoint->has_saved ||
-        sl_train_checkpoint_path(checkpoint, path, sizeof(path))) {
+    if (checkpoint == NULL || checkpoint->saver == NULL) {
         return SL_OK;
     }
     sl_saver_stats(checkpoint->saver, &stats);
+    if (stats.n_written + stats.n_failed == 0 || /* the one it began with */
+        sl_train_checkpoint_path(checkpoint, path, sizeof(path))) {
+        return SL_OK;
+    }
     SL_FAIL(status, SL_ERR_IO, out,
             "all steps are done, but %s could not be written; the newest "
             "checkpoint of this run: %s",

@@ -115,6 +115,9 @@ refuses 1 'its checksum is' checkpoint verify c
 refuses 1 'it is damaged' train gpt.yaml --resume c/step-00000024
 passes 'resumed from c/step-00000016' train gpt.yaml --quiet --checkpoint c \
     --resume auto
+# all is done already, and on disk: nothing is written
+passes 'resumed from c/step-00000024' train gpt.yaml --quiet --checkpoint c \
+    --resume auto
 rm -rf c/step-0000001* c/step-00000024/manifest.json c/step-00000008/m*
 refuses 1 'can be used' train gpt.yaml --checkpoint c --resume auto
 

@@ -137,6 +137,7 @@ static void sweep_begin(sweep_t *sweep)
 {
     int e;
 
+    n_faults = 0;
     standin_reset();
     sweep->want = train(sweep->model);
     sl_assert_ok(sweep->want.status);
@@ -169,11 +170,8 @@ static void sweep_entry(const sweep_t *sweep, standin_entry_t entry)
 
 static void sweep_end(void)
 {
-    const int n = n_faults;
-
-    n_faults = 0;
     standin_reset();
-    assert_int_equal(n, 0);
+    assert_int_equal(n_faults, 0);
 }
 
 static sl_model_t *make(sl_model_t *model, sl_precision_t precision)
